@@ -1,4 +1,4 @@
-"""ONNX Runtime operators of hfx's own, in C++: the products of int8 generators and encoders."""
+"""hfx's own operators for ONNX Runtime, in C++: they compute the products of int8 generators and encoders."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hfx.errors import NativeMissing
 
 
 def is_built() -> bool:
-    """Whether there is a shared library."""
+    """Return whether the shared library exists."""
     from hfx.native.build import HERE, LIBRARY
 
     return (HERE / LIBRARY).is_file()
 
 
 def library() -> Path:
-    """The shared library with the operators, for ONNX Runtime's `register_custom_ops_library`.
+    """Return the path of the shared library of operators, for ONNX Runtime's `register_custom_ops_library`.
 
-    Raises NativeMissing where hfx was installed without it: on other systems, or where it could not be compiled.
+    Raises NativeMissing if hfx was installed without it: on another system, or where it could not be compiled.
     """
     from hfx.native.build import HERE, LIBRARY, ZIGLANG, unsupported
 
@@ -35,17 +35,19 @@ def library() -> Path:
 
 
 def kernels() -> str:
-    """The kernels that the operators use on this processor: amx-int8, avx512-vnni, avx-vnni or avx2; "" if it has none.
+    """Return the name of the kernels that the operators use on this processor; "" if they can use none.
 
-    The environment variable HFX_NATIVE_KERNELS names others that it can run. Raises what `library` raises.
+    The names are amx-int8, avx512-vnni, avx-vnni and avx2. The environment variable HFX_NATIVE_KERNELS selects other
+    kernels that the processor can run. Raises NativeMissing if the library is missing or can't be loaded, or if the
+    variable names no kernels.
     """
     path = library()
     try:
-        ask = ctypes.CDLL(str(path)).hfx_native_kernels
+        function = ctypes.CDLL(str(path)).hfx_native_kernels
     except OSError as error:
         raise NativeMissing(f"{path} can't be loaded: {error}.", "Run `python -m hfx.native.build` again.") from error
-    ask.restype = ctypes.c_char_p
-    name: bytes = ask()
+    function.restype = ctypes.c_char_p
+    name: bytes = function()
     if name == b"?":
         raise NativeMissing(
             f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels.",

@@ -1,4 +1,4 @@
-// Attention in the vectors of one kind of processor; included by one file for each.
+// Attention in the vectors of one kind of processor; one .cpp file for each kind includes this file.
 #pragma once
 #include "attention.h"
 #include "simd.h"
@@ -8,8 +8,8 @@ namespace {
 
 constexpr int FOLD = 4;
 
-// The sums of 16 vectors are a vector. Each step adds neighbouring vectors crosswise and halves their number: first four
-// to one, then four of these to the sums.
+// These functions compute the sums of 16 vectors, as one vector. Each addition combines neighbouring vectors crosswise
+// and halves their number: folded() turns four vectors into one, and sums_of() turns four of these into the sums.
 inline Floats folded(Floats a, Floats b, Floats c, Floats d) {
     Floats ab = __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
                 __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
@@ -33,24 +33,24 @@ inline float sum_of(Floats v) {
     return sum;
 }
 
-// A vector of numbers as they stand in a cache.
+// A vector of numbers of a cache, converted to floats.
 template <typename Number> inline Floats widened(const Number *from) {
     typedef Number Numbers __attribute__((vector_size(WIDTH * sizeof(Number))));
     return __builtin_convertvector(load<Numbers>(from), Floats);
 }
 
-// Keys or values of positions from `first` on, as they stand in a cache: [positions][dim].
+// The keys or the values of a head, as a cache stores them: [positions][dim].
 template <typename Number> struct Rows {
     const Number *from;
     long dim;
 
-    // Heads lie far from each other, where no processor looks ahead by itself.
+    // Prefetches rows. Heads are too far apart in memory for a processor to look ahead by itself.
     void fetch(long first, long count) const {
         if (!from) return;
         const char *at = reinterpret_cast<const char *>(from + first * dim), *end = at + count * dim * long(sizeof(Number));
         for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
     }
-    // Copied to [count][vectors * WIDTH], with zeros behind each row.
+    // Copies rows to `buffer`, [count][vectors * WIDTH], with zeros behind each row.
     const float *padded(long first, long count, long vectors, float *buffer) const {
         for (long row = 0; row < count; row++)
             for (long d = 0; d < vectors * WIDTH; d++)
@@ -112,14 +112,14 @@ template <int Queries, typename Number> struct Attending {
             }
     }
 
-    // A vector of a row of `dim` numbers, zeros behind its end.
+    // A vector of a row of `dim` numbers, with zeros behind the end of the row.
     Floats part(const float *row, long d) const {
         return a.dim - d >= WIDTH ? load<Floats>(row + d) : load_some(row + d, int(a.dim - d));
     }
 
-    // Scores of 16 positions from `position` on, the chunk's from `at` on; -infinity beyond a query's length and before its
-    // first. Where there are fewer rows, the last one is read in the place of others. An Element is a Number, or a float of
-    // padded rows.
+    // Computes the scores of 16 positions from `position` on, which are the chunk's scores from `at` on. The scores
+    // beyond a query's length and before its first position are -infinity. If there are fewer than 16 rows, the last
+    // row is read in place of the missing ones. An Element is a Number, or a float of padded rows.
     template <typename Element> void score_rows(const Element *keys, long rows, long position, long at) {
         Floats products[Queries][WIDTH / FOLD];
         if (rows == WIDTH) multiply_rows<true>(keys, rows, products);
@@ -140,7 +140,7 @@ template <int Queries, typename Number> struct Attending {
         }
     }
 
-    // The products of the queries with 16 rows, four of them folded to a vector.
+    // Multiplies the queries by 16 rows; the products of four rows are folded into one vector.
     template <bool Full, typename Element>
     inline void multiply_rows(const Element *keys, long rows, Floats products[Queries][WIDTH / FOLD]) const {
         for (int fold = 0; fold < WIDTH / FOLD; fold++) {
@@ -164,7 +164,8 @@ template <int Queries, typename Number> struct Attending {
         }
     }
 
-    // A query's scores of the chunk from `skipped` on to weights; what was summed before is brought to the same peak.
+    // Turns a query's scores of the chunk, from `skipped` on, into weights, and rescales the earlier sums to the same
+    // peak.
     void weigh(int q, long skipped, long count) {
         Floats best = all(peaks[q]);
         for (long at = skipped; at < count; at += WIDTH) best = larger(best, load<Floats>(scores[q] + at));
@@ -188,7 +189,8 @@ template <int Queries, typename Number> struct Attending {
         peaks[q] = early ? -__builtin_inff() : peak;
     }
 
-    // Adds weighted rows of positions from `position` on, for each query up to its length: beyond it there may be anything.
+    // Adds the weighted rows of the positions from `position` on, for each query up to its length. Rows beyond the
+    // length may hold anything.
     template <typename Element> void add_rows(const Element *rows, long count, long position, long at) {
         for (long d = 0; d < vectors; d += 4)
             switch (vectors - d) {

@@ -1,9 +1,9 @@
 // Attention of a few queries to one head's keys and values.
 //
-// Keys and values are [positions][dim], in float32 or float16, or in int8 with a scale for each channel. Scores are never
-// stored but for CHUNK positions at a time, whose softmax is merged with that of the chunks before. What a query gets does
-// not depend on the queries beside it: chunks begin at fixed positions, and sums go in the order of positions. What lies
-// before all windows is not read.
+// Keys and values are [positions][dim], in float32 or float16, or in int8 with a scale for each channel. Scores are
+// stored for CHUNK positions at a time only, and the softmax of a chunk is merged with that of the chunks before it. A
+// query's result does not depend on the queries beside it: chunks begin at fixed positions, and sums are added in the
+// order of positions. Positions before all windows are not read.
 #pragma once
 #include "linear.h"
 
@@ -18,13 +18,13 @@ inline size_t bytes_of(Stored stored) { return stored == Stored::float32 ? 4 : s
 struct Attention {
     const float *queries[MOST_QUERIES];  // [dim]
     float *out[MOST_QUERIES];            // [dim]
-    long lengths[MOST_QUERIES];          // the end of the positions that each attends to
-    long firsts[MOST_QUERIES];           // and their beginning, below the end: 0 without a window
+    long lengths[MOST_QUERIES];          // the end of the positions that each query attends to
+    long firsts[MOST_QUERIES];           // the first of these positions, before the end; 0 without a window
     const float *bias[MOST_QUERIES];     // [positions], or null
     int count;
     Stored stored;
     const void *keys, *values;
-    const void *next_keys, *next_values;  // of the attention that follows, which are fetched meanwhile; or null
+    const void *next_keys, *next_values;  // those of the next attention, to prefetch meanwhile; or null
     const float *key_scale, *value_scale;  // [dim] for int8
     long dim;
     float scale;

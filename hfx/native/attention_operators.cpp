@@ -1,8 +1,8 @@
-// CachedAttention and CrossAttention: attention of a decoder to keys and values that stand in a cache.
+// CachedAttention and CrossAttention: a decoder's attention to keys and values that are stored in a cache.
 //
-// Caches are inputs and outputs at once, bound to the same memory: only the new positions are written. They are
-// [rows, kv_heads, capacity, dim], with as many heads as queries have, or with one for a group of neighbouring heads. With
-// a window, a token attends to so many positions, its own the last of them.
+// A cache is both an input and an output, bound to the same memory, so that only the new positions are written. A cache
+// is [rows, kv_heads, capacity, dim], with as many heads as the queries have, or with one head for each group of
+// neighbouring query heads. With a window, a token attends to that many positions, of which its own is the last.
 #include "floats.h"
 #include "context.h"
 #include <stdlib.h>
@@ -19,11 +19,11 @@ struct Form : ort::Operator {
 
 struct Node {
     const Form *form;
-    long heads, kv_heads, beams, window;  // window: positions that a token attends to; 0: all before
+    long heads, kv_heads, beams, window;  // window: positions that a token attends to; 0: all up to its own
     float scale;
 };
 
-// An attribute that a node may lack; `value` stays then.
+// Reads an attribute that a node may lack; `value` does not change if the node lacks it.
 void read_optional(const ort::KernelInfo *info, const char *name, int64_t *value) {
     int64_t found = 0;
     if (Status *missing = api->attribute(info, name, &found)) return api->release(missing);
@@ -49,7 +49,8 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     return nullptr;
 }
 
-// A cache's memory, and the output that is bound to it; copied where the caller bound other memory.
+// Reads a cache, and makes the output that should be bound to the same memory. If the caller bound other memory to the
+// output, the cache is copied there.
 Status *read_cache(ort::KernelContext *context, size_t input, size_t output, Stored stored, Tensor &cache, void **present) {
     HFX_TRY(read_input(context, input, cache));
     if (cache.shape.rank != 4) return invalid("hfx: a cache must be [rows, heads, capacity, dim]");
@@ -60,15 +61,15 @@ Status *read_cache(ort::KernelContext *context, size_t input, size_t output, Sto
     return nullptr;
 }
 
-// One run. A task is a head of a row's keys and values, with all queries to it, a few at a time.
+// One run of an operator. A task computes all queries to one head of a row's keys and values, a few queries at a time.
 struct Run {
     const Node *node;
-    long rows, kv_heads, group, tokens, dim, capacity;  // tokens a row: of a prompt or a step, or of all beams of a request
+    long rows, kv_heads, group, tokens, dim, capacity;  // tokens: of a row, or of all beams of a request
     const float *queries;                               // [rows * tokens][query_stride]
     long query_stride;
     uint8_t *keys, *values;
     const int32_t *last;
-    long start;  // the position of a prompt's first token; -1: that of a step is its row's own
+    long start;  // the position of a prompt's first token; -1: a step, in which each row has a position of its own
     const float *bias;
     long bias_rows, bias_queries, bias_positions;
     const float *cos, *sin;  // [positions][dim / 2], or null
@@ -79,8 +80,8 @@ struct Run {
     Stored stored() const { return node->form->stored; }
     uint8_t *head(uint8_t *cache, long row, long h) const { return cache + size_t((row * kv_heads + h) * capacity * dim) * bytes_of(stored()); }
 
-    // A head of a query or key at `position`, turned by the position's angles where there are any: channels i and
-    // i + dim / 2 together.
+    // Returns a head of a query or key, rotated by the angles of `position` if there are any: channels i and
+    // i + dim / 2 are rotated together.
     const float *turned(const float *from, long position, float *buffer) const {
         if (!cos) return from;
         const long half = dim / 2;
@@ -157,8 +158,9 @@ Status *check_lengths(const Tensor &last, long rows, long least, long capacity) 
     return nullptr;
 }
 
-// qkv [rows * tokens, (heads + 2 * kv_heads) * dim], past_k, past_v, the last position of each row, the longest row's length,
-// the shape that only definitions need; then a bias [rows or 1, heads, tokens, positions], or cosines and sines of each position.
+// Inputs: qkv [rows * tokens, (heads + 2 * kv_heads) * dim], past_k, past_v, the last position of each row, the length
+// of the longest row, and a shape that only the operator's definition as an ONNX function uses; then a bias
+// [rows or 1, heads, tokens or 1, positions], or cosines and sines of each position.
 Status *run_cached(const Node &node, ort::KernelContext *context) {
     Tensor qkv, keys, values, last, total, bias = {}, cos = {}, sin = {};
     void *present_keys, *present_values;
@@ -202,8 +204,8 @@ Status *run_cached(const Node &node, ort::KernelContext *context) {
     return rows * tokens > 0 ? api->parallel(context, run_task, size_t(rows * node.kv_heads), &run) : nullptr;
 }
 
-// query [requests * beams * tokens, heads * dim], past_k, past_v, the last position of each request; in int8 the scales of both
-// [requests, heads * dim].
+// Inputs: query [requests * beams * tokens, heads * dim], past_k, past_v, the last position of each request; for int8,
+// also the scales of keys and of values, [requests, heads * dim] each.
 Status *run_cross(const Node &node, ort::KernelContext *context) {
     Tensor query, keys, values, last, key_scale = {}, value_scale = {};
     void *present_keys, *present_values;
@@ -240,7 +242,8 @@ Status *compute(void *data, ort::KernelContext *context) {
 
 const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
 const char *name(const ort::Operator *op) { return form(op).title; }
-// Behind what is read here stand inputs that only the operators' definitions in the file need.
+// The count includes further inputs, which are not read here: only the operators' definitions as ONNX functions use
+// them.
 size_t input_count(const ort::Operator *op) {
     if (form(op).cross) return form(op).stored == Stored::int8 ? 9 : 7;
     return form(op).rotary ? 8 : form(op).biased ? 7 : 6;

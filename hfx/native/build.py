@@ -1,9 +1,9 @@
-"""Compiles libhfx_operators.so: `python -m hfx.native.build`, and setup.py when hfx is installed.
+"""Compiles libhfx_operators.so, for `python -m hfx.native.build` and for setup.py when hfx is installed.
 
-It has the operators for ONNX Runtime, the tokenizer, and the backend of encoders for Triton.
+The library contains the operators for ONNX Runtime, the tokenizer, and Triton's backend for encoders.
 
-The compiler is clang of the package ziglang, which pip installs. This file uses the standard library alone, as setup.py
-runs it where hfx isn't installed yet.
+The compiler is the clang of the package ziglang, which pip installs. This file uses only the standard library, because
+setup.py runs it before hfx is installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ZIGLANG = "ziglang==0.17.1"  # as in pyproject.toml
 ZIG = (sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-linux-gnu.2.17")
 SYSTEM = "Linux x86_64 glibc"
 FLAGS = "-std=c++17 -O3 -ffp-contract=off -fno-exceptions -fno-rtti -fvisibility=hidden -fPIC -Wall -Wextra -Wno-psabi"
-# Files that run only where kernels() of cpu.cpp has found their processor. The others are for any x86-64.
+# These files run only where kernels() in cpu.cpp has found a processor for them. The other files run on any x86-64.
 PROCESSORS = {
     "floats_avx": "-march=x86_64_v3",
     "floats_avx512": "-march=x86_64_v4",
@@ -33,18 +33,19 @@ PROCESSORS = {
     "linear_avx512": "-march=x86_64_v4 -mavx512vnni",
     "linear_amx": "-march=x86_64_v4 -mavx512vnni -mamx-tile -mamx-int8",
 }
-# libc alone: zig would first build the runtimes of the compiler and of UBSan, ten seconds for nothing that is used.
+# Link libc only. Otherwise zig first builds the runtimes of the compiler and of UBSan, which takes ten seconds and of
+# which the library uses nothing.
 LINK = "-shared -nostdlib"
 
 
 class BuildFailed(Exception):
-    """The library can't be built here: what is missing, or what the compiler said."""
+    """The library can't be built here; the text gives the reason, or the compiler's output."""
 
 
 def build(output: Path = HERE / LIBRARY) -> bool:
-    """Compile the library into `output` unless it is newer than the sources; returns whether it was compiled.
+    """Compile the library into `output` unless that is newer than the sources; return whether it was compiled.
 
-    Raises BuildFailed.
+    Raises BuildFailed if the system is not supported, or if a command of the build fails.
     """
     if reason := unsupported():
         raise BuildFailed(reason)
@@ -53,7 +54,7 @@ def build(output: Path = HERE / LIBRARY) -> bool:
     with _alone(output.parent):
         if output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in sources):
             return False
-        # Beside `output`, which is replaced at once: processes may have the old one mapped.
+        # Build beside `output`, then replace it atomically: running processes may have the old library mapped.
         with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:
             made = Path(folder, output.name)
             *compiles, link = commands(made)
@@ -66,8 +67,8 @@ def build(output: Path = HERE / LIBRARY) -> bool:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Only one build at a time writes to `folder`: `make` begins one while pip is at work, which begins another."""
-    import fcntl  # which other systems than Linux may lack
+    """Let only one build at a time write to `folder`: `make` may start a build while pip runs another."""
+    import fcntl  # other systems than Linux may lack it
 
     opened = os.open(folder, os.O_RDONLY)
     try:
@@ -78,7 +79,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def commands(output: Path) -> list[list[str]]:
-    """The commands that compile each source into an object beside `output`, and last the one that links them."""
+    """Return the commands that compile each source into an object beside `output`, then the link command."""
     compiles, objects = [], []
     for source in sorted(HERE.rglob("*.cpp")):
         processor = PROCESSORS.get(source.stem, "").split()
@@ -88,7 +89,7 @@ def commands(output: Path) -> list[list[str]]:
 
 
 def unsupported() -> str:
-    """Why this system can't use the library, as a sentence; empty where it can."""
+    """Return why this system can't use the library, as a sentence; "" if it can."""
     system = f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]}".strip()
     return "" if system == SYSTEM else f"The native kernels are for {SYSTEM}, and this is {system}."
 

@@ -1,6 +1,6 @@
-// What operators share: their inputs and outputs as shapes and pointers, and memory for the time of a run.
+// The code that operators share: inputs and outputs as shapes and pointers, and memory for the duration of a run.
 //
-// No exception, no C++ library: a failure is a status of ONNX Runtime's.
+// There are no exceptions and there is no C++ library: a failure is a status of ONNX Runtime.
 #pragma once
 #include "linear.h"
 #include "ort.h"
@@ -26,7 +26,7 @@ struct Shape {
     size_t rank;
 
     int64_t last() const { return rank ? sizes[rank - 1] : 1; }
-    // How many rows of the last dimension there are.
+    // The number of rows, each of which extends over the last dimension.
     int64_t rows() const {
         int64_t count = 1;
         for (size_t i = 0; i + 1 < rank; i++) count *= sizes[i];
@@ -58,7 +58,7 @@ inline Status *read_input(const ort::KernelContext *context, size_t index, Tenso
     return read(value, out);
 }
 
-// Without data where the node doesn't have that input.
+// `out` has no data if the node doesn't have the input.
 inline Status *read_optional_input(const ort::KernelContext *context, size_t index, Tensor &out) {
     const ort::Value *value = nullptr;
     HFX_TRY(api->input(context, index, &value));
@@ -73,7 +73,7 @@ inline Status *read_constant(const ort::KernelInfo *info, size_t index, Tensor &
     return constant ? read(value, out) : invalid("hfx: weights, scales and biases must be constants of the graph");
 }
 
-// The output `index` of the shape of x but for its last dimension.
+// Makes output `index`, which has `shape` but `last` as its last dimension, and sets `data` to its memory.
 inline Status *make_output(ort::KernelContext *context, size_t index, Shape shape, int64_t last, void **data) {
     shape.sizes[shape.rank - 1] = last;
     ort::Value *value = nullptr;
@@ -98,7 +98,7 @@ private:
     ort::Allocator *allocator = nullptr;
 };
 
-// The functions that ONNX Runtime asks of every operator, and that are alike for all.
+// The functions that every operator must have, and that are the same for all of them.
 inline const char *cpu_provider(const ort::Operator *) { return "CPUExecutionProvider"; }
 inline int required(const ort::Operator *, size_t) { return ort::REQUIRED; }
 inline int default_memory(const ort::Operator *, size_t) { return ort::DEFAULT_MEMORY; }

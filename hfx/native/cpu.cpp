@@ -1,4 +1,4 @@
-// Which kernels this processor can run, asked of the processor and of the system.
+// Finds out which kernels can run here, from the processor and from the operating system.
 #include "trial.h"
 #include <cpuid.h>
 #include <stdlib.h>
@@ -27,7 +27,8 @@ bool saves(unsigned state) { return (saved_registers() & state) == state; }
 
 bool can_avx2() {
     Leaf first(1, 0), leaf(7, 0);
-    return saves(AVX_STATE) && has(first.c, 12) && has(first.c, 29) && has(leaf.b, 5) && has(leaf.b, 3) && has(leaf.b, 8);  // FMA, F16C; AVX2, BMI1, BMI2
+    // FMA, F16C; AVX2, BMI1, BMI2
+    return saves(AVX_STATE) && has(first.c, 12) && has(first.c, 29) && has(leaf.b, 5) && has(leaf.b, 3) && has(leaf.b, 8);
 }
 
 bool can_avx_vnni() { return can_avx2() && has(Leaf(7, 1).a, 4); }
@@ -38,7 +39,7 @@ bool can_avx512_vnni() {
     return saves(AVX512_STATE) && foundation && has(leaf.b, 8) && has(leaf.c, 11);  // F, DQ, CD, BW, VL; BMI2; VNNI
 }
 
-// Linux gives a process tiles when it asks for them (arch_prctl).
+// Linux lets a process use tiles once the process has requested them (arch_prctl).
 bool can_amx_int8() {
     constexpr long REQUEST = 0x1023, TILE_DATA = 18;
     Leaf leaf(7, 0);
@@ -50,7 +51,7 @@ bool can_and_should_amx_int8() { return can_amx_int8() && equal_and_faster(AMX_I
 
 struct Choice {
     const Kernels *kernels;
-    bool (*can_run)(), (*should_run)();  // where they are named; where none are
+    bool (*can_run)(), (*should_run)();  // if HFX_NATIVE_KERNELS names them; if it is not set
 };
 const Choice CHOICES[] = {
     {&AMX_INT8, can_amx_int8, can_and_should_amx_int8},
@@ -78,7 +79,7 @@ bool names_no_kernels() {
 
 }  // namespace hfx
 
-// The name of the kernels; empty where this processor has none, "?" where HFX_NATIVE_KERNELS names none.
+// The name of the kernels; "" if this processor can run none, "?" if HFX_NATIVE_KERNELS is an unknown name.
 extern "C" __attribute__((visibility("default"))) const char *hfx_native_kernels() {
     const hfx::Kernels *found = hfx::kernels();
     return found ? found->name : hfx::names_no_kernels() ? "?" : "";

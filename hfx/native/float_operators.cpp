@@ -1,5 +1,6 @@
-// What lies between the products of integers: LayerNorm, RmsNorm, UnitNorm; FloatLinear, a head of a few labels; TokenSum,
-// which pools tokens; LogSoftmax. Each row is computed by itself, on one thread where there is little to do.
+// The operators for the computations between the integer products: LayerNorm, RmsNorm and UnitNorm; FloatLinear, a head
+// of a few labels; TokenSum, which pools tokens; and LogSoftmax. Each row is computed by itself. One thread computes
+// all rows if there is little to do.
 #include "floats.h"
 #include "context.h"
 #include <stdlib.h>
@@ -71,7 +72,7 @@ struct Run {
 
 constexpr long DOT_ROWS_A_TASK = 32;
 
-// Some rows times 16 columns of the weights.
+// Multiplies the rows from `first` to before `last` by the weights of 16 outputs, from `column` on.
 void run_dots(const Run &run, long first, long last, long column) {
     const Node &node = *run.node;
     const long left = node.outputs - column;
@@ -105,7 +106,7 @@ void run_task(void *data, size_t task) {
     }
 }
 
-constexpr long ALONE = 32768;  // numbers that are read; below it, threads cost more than they save
+constexpr long ALONE = 32768;  // numbers that are read; up to this many, threads cost more than they save
 
 Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);

@@ -1,4 +1,4 @@
-// Kernels of floats: what lies between the products of integers. Those of AVX2 and of AVX-512 give the same bits.
+// Float kernels: the computations between the integer products. The AVX2 and the AVX-512 kernels give the same bits.
 #pragma once
 #include "attention.h"
 #include "self_attention.h"
@@ -8,7 +8,7 @@ namespace hfx {
 enum class NormKind { layer, rms, unit };
 
 // layer: (x - mean) / sqrt(variance + epsilon) * weight + bias; rms: x / sqrt(mean of squares + epsilon) * weight;
-// unit: x / its length, which counts as epsilon where it is smaller.
+// unit: x / max(length of x, epsilon).
 struct Norm {
     NormKind kind;
     long width;
@@ -18,7 +18,7 @@ struct Norm {
 
 constexpr int MOST_DOT_ROWS = 4, MOST_DOTS = 16;
 
-// Products of `rows` rows with `count` others, [count][depth]: out [rows][MOST_DOTS].
+// The dot products of `rows` rows of `x` with `count` rows of `others`, [count][depth], go to `out`, [rows][MOST_DOTS].
 struct Dots {
     const float *x, *others;
     long x_stride, depth;
@@ -28,7 +28,7 @@ struct Dots {
 
 struct FloatKernels {
     void (*attend)(const Attention &);
-    // `count` numbers as float16, rounded to nearest even; those that are too large become its largest.
+    // Converts `count` numbers to float16, rounded to nearest even; numbers beyond its range are clamped to it.
     void (*to_float16)(const float *from, long count, void *to);
     void (*self_attend)(const SelfAttention &);
     void (*norm)(const Norm &, const float *x, float *y);
@@ -36,9 +36,9 @@ struct FloatKernels {
     // The sum of `count` rows [width], each times its weight.
     void (*weighted_sum)(const float *weights, const float *rows, long count, long width, float *y);
     void (*log_softmax)(const float *x, long width, float *y);
-    // The best of the scores whose bit is set, the first of equals, or one that is NaN; -1: all are minus infinity.
+    // The index of the best score whose bit is set: the first among equals, or a NaN. -1 if all are minus infinity.
     long (*best_allowed)(const float *scores, const uint8_t *allowed, long count);
-    // Makes the scores whose bit is not set minus infinity.
+    // Sets the scores whose bit is not set to minus infinity.
     void (*forbid)(float *scores, const uint8_t *allowed, long count);
 };
 extern const FloatKernels FLOATS_AVX, FLOATS_AVX512;

@@ -1,4 +1,5 @@
-// Sums in registers of 256 bits: a panel is two halves of 32 columns, as 16 registers hold no sums of 64.
+// Sums in 256-bit registers. A panel is split into two halves of 32 columns, because 16 registers can't hold the sums
+// of 64 columns.
 #pragma once
 #include "product.h"
 #include <immintrin.h>
@@ -20,7 +21,7 @@ inline void fetch_ahead(const int8_t *w) {
 
 typedef void (*HalfSum)(const uint8_t *q, long stride, long depth, const int8_t *w, const int32_t *start, int32_t *sums);
 
-// `Sums[rows - 1]` sums so many rows times half a panel.
+// `Sums[rows - 1]` is the function that multiplies `rows` rows by half a panel.
 template <int Rows, const HalfSum *Sums> struct HalfPanels {
     using Int4 = Unpacking<HalfPanels>;
     static constexpr int ROWS = Rows;

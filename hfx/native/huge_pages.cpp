@@ -9,11 +9,12 @@ namespace hfx {
 namespace {
 
 constexpr size_t PAGE = 4096, HUGE_PAGE = 2 << 20, ARENA = 256 << 20;
-constexpr int COLD = 20;  // MADV_COLD of Linux 5.4: the first pages to be given up when memory is short
+constexpr int COLD = 20;  // MADV_COLD (Linux 5.4): these pages are reclaimed first when memory is short
 
 size_t up_to_page(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-// Addresses, which are memory once they are written. Copies stand in it one behind the other, as a huge page must be whole.
+// A range of addresses that takes memory only as it is written. Copies are packed one behind the other, because a huge
+// page must be whole.
 struct Arena {
     char *memory;
     size_t size, used, copies;

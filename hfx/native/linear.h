@@ -3,7 +3,7 @@
 //     y = activation(quantized(x) @ w * column_scale * row_scale + bias) + residual
 //
 // A row of x is quantized by its own peak to u8 around 128, so that its result is the same in any batch. Integer sums
-// are exact; what 128 adds to them, 128 times a column's sum of weights, is taken off by starting there.
+// are exact. The offset of 128 adds 128 times a column's sum of weights to a sum; sums start at minus that value.
 //
 // Weights lie in panels of 64 columns, [panels][depth / 4][64][4]: four weights of a column, then the next column. One
 // thread reads a panel from front to end, vpdpbusd takes 16 columns of it at a time, and 16 lines of 256 bytes are an
@@ -13,9 +13,9 @@
 //
 //     y = activation(sum of blocks(quantized(x) @ w * column_scale * row_scale) + bias) + residual
 //
-// Sums of a block are exact, and blocks are added in their order as float32. A byte holds two weights from -8 to 7,
-// [panels][depth / 8][64][4]: in the low bits that of input 8 g + i of group g, in the high bits that of input
-// 8 g + 4 + i. The depth is a multiple of the block, too.
+// The sums of a block are exact, and blocks are added in their order as float32. A byte holds two weights from -8 to 7,
+// [panels][depth / 8][64][4]: byte i of group g has the weight of input 8 g + i in its low bits, and the weight of
+// input 8 g + 4 + i in its high bits. The depth is also a multiple of the block.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -26,17 +26,17 @@ namespace hfx {
 enum class Activation { none, relu, gelu, gelu_tanh, quick_gelu, silu, tanh };
 
 constexpr int COLUMNS = 64, GROUP = 4, DEPTH_STEP = 64;
-constexpr float UNPACKED = 16;  // an unpacked weight of int4 is so many times its value
-constexpr long MOST_BLOCK = 128;  // inputs of int4 that share a scale; 16, 32, 64 or 128
-constexpr long LONGEST = 65536;  // inputs; 65536 * 255 * 127 is just below 2^31
+constexpr float UNPACKED = 16;  // an unpacked weight of int4 is this many times its value
+constexpr long MOST_BLOCK = 128;  // the most inputs of int4 that share a scale; blocks have 16, 32, 64 or 128
+constexpr long LONGEST = 65536;  // the most inputs; 65536 * 255 * 127 is just below 2^31
 constexpr float LEVELS = 127.0f;
-constexpr float LEAST_PEAK = 1e-35f;  // a row below it counts as 0, as 127 / peak would be infinite
+constexpr float LEAST_PEAK = 1e-35f;  // a row with a lower peak counts as 0, because 127 / peak would be infinite
 
 struct Weights {
     long inputs, depth, panels;
-    long block;  // of int4; 0: int8
+    long block;  // inputs of a block of int4; 0: int8
     const int8_t *values;
-    // [panels * 64], 0 behind the last column; of int4 scale and start are [panels][blocks][64]
+    // [panels * 64], 0 behind the last column; for int4, `scale` and `start` are [panels][blocks][64]
     const float *scale, *bias;
     const int32_t *start;
     bool narrow = false;  // int8 from -64 to 64: the sum of two products with u8 fits into 16 bits
@@ -51,18 +51,19 @@ struct Product {
     const Weights *weights;
     const uint8_t *rows;     // [count][depth]
     const float *row_scale;  // [count][blocks]
-    const int32_t *places;   // [count]: which row of y and of the residual each is; null: its own number
+    const int32_t *places;   // [count]: the number of each row in y and in the residual; null: its own number
     long count;
     Activation activation;
     bool gated;
     const float *residual;  // [count][outputs], or null
     float *y;               // [count][outputs], or null
     long outputs;
-    // A head's few loud inputs, which are multiplied as floats: [count][outliers] and [outliers][panels * 64].
+    // A head's few outlier inputs, which are multiplied as floats, [count][outliers], and their weights,
+    // [outliers][panels * 64].
     long outliers;
     const float *outlier_inputs, *outlier_weights;
 
-    // At most `rows` rows from `row` on.
+    // The product of at most `rows` rows from `row` on.
     Product part(long row, long rows) const {
         Product part = *this;
         part.count = count - row < rows ? count - row : rows;
@@ -79,20 +80,21 @@ struct FloatKernels;  // floats.h
 
 struct Kernels {
     const char *name;
-    // Writes `depth` bytes, and returns their scale; NaN for inputs with a NaN or an infinity.
+    // Quantizes a row to `depth` bytes, and returns their scale, which is NaN if an input is NaN or infinite.
     float (*quantize)(const float *x, long inputs, long depth, uint8_t *out);
-    // A block of int4 as bytes of UNPACKED times its values, [block / 4][64][4].
+    // Unpacks a block of int4 into bytes that are UNPACKED times its values, [block / 4][64][4].
     void (*unpack)(const int8_t *pairs, long block, int8_t *values);
-    // Columns 64 * panel ... of the product, written to y.
+    // Writes the columns of one panel of the product, from 64 * panel on, to y.
     void (*panel)(const Product &, long panel);
-    // Panels from `first` to `last`: the best column of each row, the first among equals. y is written if it is there.
+    // Finds the best column of each row, the first among equals, in the panels from `first` to before `last`. Writes y
+    // unless it is null.
     void (*best)(const Product &, long first, long last, float *values, int32_t *columns);
     const FloatKernels *floats;
 };
 
-// The kernels for this processor; null where none fits. HFX_NATIVE_KERNELS names others that it can run.
+// The kernels for this processor, or null if it can run none. HFX_NATIVE_KERNELS selects others that it can run.
 const Kernels *kernels();
-// Whether HFX_NATIVE_KERNELS is set to a name that no kernels have; "none" stands for none of them.
+// Whether HFX_NATIVE_KERNELS is set to an unknown name; "none" is known, and selects no kernels.
 bool names_no_kernels();
 extern const Kernels AVX2, AVX512_VNNI, AVX_VNNI, AMX_INT8;
 

@@ -1,7 +1,7 @@
-// AMX: a tile of 16 rows x 64 inputs times one of 64 inputs x 16 columns, 16,384 products an instruction.
+// AMX: one instruction multiplies a tile of 16 rows x 64 inputs by a tile of 64 inputs x 16 columns, 16,384 products.
 //
-// 32 rows x 32 columns of sums stand in four tiles, two hold rows and two weights; a panel is two halves of 32 columns.
-// Few rows fill tiles badly: up to FEW_ROWS, AVX512-VNNI computes.
+// The sums of 32 rows x 32 columns take four tiles, rows take two tiles, and weights two; a panel is two halves of 32
+// columns. Few rows fill tiles badly: products of up to FEW_ROWS rows are computed with AVX512-VNNI.
 #include "floats.h"
 #include "product.h"
 #ifdef HFX_EMULATED_TILES  // tests on processors without AMX
@@ -25,7 +25,7 @@ struct alignas(64) Config {
 
 struct Block {
     using Int4 = Unpacking<Block>;
-    static constexpr int ROWS = 128;  // whose sums of a panel take 32 KB
+    static constexpr int ROWS = 128;  // their sums of a panel take 32 KB
     long count, stride, depth;
     int configured = 0;
 
@@ -36,7 +36,7 @@ struct Block {
 
     int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
 
-    // Weights of half a panel stay in the first cache while the rows pass by.
+    // The weights of half a panel stay in the first-level cache while all rows are multiplied by them.
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) {
         const int whole = rows / (2 * TILE) * (2 * TILE);
         if (whole) run_alike(whole, 2 * TILE, q, w, start, sums);
@@ -52,7 +52,8 @@ struct Block {
             }
     }
 
-    // Tiles of sums and of rows have as many lines as there are rows: nothing behind the last row is read or written.
+    // Gives the tiles of sums and of rows as many lines as there are rows, so that nothing behind the last row is read
+    // or written.
     void configure(int rows) {
         Config config;
         int first = rows < TILE ? rows : TILE, second = rows - first;
@@ -69,7 +70,7 @@ struct Block {
 
     template <bool Both> void sum(const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) const {
         constexpr long WEIGHT_STRIDE = COLUMNS * GROUP, SUM_STRIDE = COLUMNS * 4;
-        _tile_loadd(SUMS, start, 0);  // a stride of 0: the same line for each row
+        _tile_loadd(SUMS, start, 0);  // a stride of 0 loads the same line for each row
         _tile_loadd(SUMS + 1, start + TILE, 0);
         if constexpr (Both) {
             _tile_loadd(SUMS + 2, start, 0);
@@ -96,7 +97,7 @@ struct Block {
     }
 };
 
-// A block of int4 must fill a tile's lines, too.
+// Whether tiles are used: for more than FEW_ROWS rows, and for int4 only if a block fills whole lines of a tile.
 bool fills_tiles(const Product &p) { return p.count > FEW_ROWS && p.weights->block % LINE == 0; }
 
 void panel(const Product &p, long index) {

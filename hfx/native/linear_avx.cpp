@@ -1,6 +1,6 @@
 // AVX-VNNI: the same products in registers of 256 bits, on processors without AVX-512.
 //
-// 3 rows x 32 columns of sums stand in 12 of the 16 registers.
+// The sums of 3 rows x 32 columns take 12 of the 16 registers.
 #include "floats.h"
 #include "half_panels.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 #ifdef __AVXVNNI__
 inline __m256i add_products(__m256i sum, __m256i bytes, __m256i weights) { return _mm256_dpbusd_avx_epi32(sum, bytes, weights); }
-#else  // tests compile it for AVX-512's form of the instruction
+#else  // tests compile this file for AVX-512, which has its own version of the instruction
 inline __m256i add_products(__m256i sum, __m256i bytes, __m256i weights) { return _mm256_dpbusd_epi32(sum, bytes, weights); }
 #endif
 

@@ -1,9 +1,9 @@
-// AVX2 without VNNI: the same products by vpmaddubsw, which adds pairs in 16 bits.
+// AVX2 without VNNI: the same products by vpmaddubsw, which adds pairs of products in 16 bits.
 //
-// It takes u8 x s8, and 255 * 127 * 2 would saturate. Where no weight is beyond 64, as in files that are exported on such a
-// processor, nothing does. For others the weight's sign goes to the row: |w| <= 128 as u8, and r with the sign of w as s8,
-// where r = q - 128 is from -127 to 127; a pair is at most 2 * 128 * 127 = 32,512. Sums of q begin at -128 times the weights'
-// sum, those of r at 0.
+// vpmaddubsw multiplies u8 by s8, and 255 * 127 * 2 would saturate. If all weights are from -64 to 64, as in files that
+// are exported on such a processor, no pair saturates. For other weights, the sign of the weight is moved to the row:
+// the factors are |w| <= 128 as u8, and r with the sign of w as s8, where r = q - 128 is from -127 to 127. A pair is
+// then at most 2 * 128 * 127 = 32,512. Sums of q begin at -128 times the sum of the weights, and sums of r begin at 0.
 #include "floats.h"
 #include "half_panels.h"
 

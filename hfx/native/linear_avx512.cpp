@@ -1,7 +1,8 @@
-// AVX512-VNNI: one vpdpbusd a cycle and core (Zen 5: two), 64 products each.
+// AVX512-VNNI: a core executes one vpdpbusd of 64 products in a cycle (Zen 5: two).
 //
-// 6 rows x 64 columns of sums stand in 24 of the 32 registers (of int4 5 rows), 4 hold weights, and activations come from
-// memory as broadcasts. 4x4 to 14x2 blocks all reach the peak; 1x4 reaches half of it (latency), 2x4 96 %.
+// The sums of 6 rows x 64 columns (int4: 5 rows) take 24 of the 32 registers, weights take 4, and activations come from
+// memory as broadcasts. Blocks of 4x4 to 14x2 all reach the peak; 1x4 reaches half of it (latency), and 2x4
+// reaches 96 %.
 #include "floats.h"
 #include "product.h"
 #include <immintrin.h>
@@ -17,7 +18,7 @@ inline __m512i four_bytes(const uint8_t *from) {  // in each lane
     return _mm512_set1_epi32(four);
 }
 
-// Sums of rows that lie `stride` apart.
+// Loads the sums to start from; those of the rows are `stride` apart.
 template <int Rows> inline void begin(__m512i (&total)[Rows][4], const int32_t *from, long stride = 0) {
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; i++)
@@ -35,7 +36,7 @@ template <int Rows> inline void add_products(__m512i (&total)[Rows][4], const ui
     }
 }
 
-// Rows times `depth` inputs of a panel, added to what stands at `from`, whose rows lie `from_stride` apart.
+// Rows times `depth` inputs of a panel, to be added to the sums at `from`, whose rows are `from_stride` apart.
 struct Slice {
     const uint8_t *q;
     long stride, depth;
@@ -44,7 +45,7 @@ struct Slice {
     long from_stride;
 };
 
-// While products are summed, weights that come later are fetched from `next` on: reading and computing overlap.
+// Sums a slice, and meanwhile prefetches later weights, from `next` on, so that reading and computing overlap.
 template <int Rows, int Fetched, int Locality>
 __attribute__((noinline)) void sum(const Slice &slice, const int8_t *next, int32_t *sums) {
     const int8_t *w = slice.weights;
@@ -71,8 +72,9 @@ constexpr Sum SUMS[] = {
     sum<4, Fetched, Locality>, sum<5, Fetched, Locality>, sum<6, Fetched, Locality>,
 };
 
-// Weights become bytes in registers: from a buffer of bytes a row takes twice the time, 32 rows 1.13 times (Zen 5).
-// Those of several blocks of rows are fetched earlier and to the first cache: 8 rows gain 2 to 7 %, one row would lose 2 to 10 %.
+// Adds a block of int4, whose weights are unpacked to bytes in registers. With a buffer of bytes, one row would take
+// twice the time, and 32 rows 1.13 times (Zen 5). If there are several blocks of rows, weights are prefetched earlier
+// and into the first-level cache: 8 rows gain 2 to 7 %, while one row would lose 2 to 10 %.
 template <int Rows, bool Alone>
 __attribute__((noinline)) void add_block(const uint8_t *q, long stride, long inputs, const int8_t *pairs, const int32_t *start, const Scales &scales, float *totals) {
     const __m512i high = _mm512_set1_epi8(-16);
@@ -104,7 +106,7 @@ typedef void (*AddBlock)(const uint8_t *, long, long, const int8_t *, const int3
 template <bool Alone>
 constexpr AddBlock ADD_BLOCK[] = {add_block<1, Alone>, add_block<2, Alone>, add_block<3, Alone>, add_block<4, Alone>, add_block<5, Alone>};
 
-// `count` rows in blocks of nearly the same size, of at most `most`.
+// Divides `count` rows into blocks of nearly the same size, each of at most `most` rows.
 struct Parts {
     long count, parts, index = -1;
 
@@ -126,8 +128,9 @@ struct PackedBlocks {
     }
 };
 
-// 7 to 18 rows are multiplied by CHUNK_INPUTS inputs of a panel at a time, which are in the first cache, while the next ones
-// are fetched to it. With whole panels, from the second cache, 8 rows take 1.1 to 1.6 times as long, 16 rows 1.2 times.
+// 7 to 18 rows are multiplied by CHUNK_INPUTS inputs of a panel at a time. The weights of these inputs are in the
+// first-level cache, and meanwhile the next ones are prefetched into it. With whole panels, from the second-level
+// cache, 8 rows take 1.1 to 1.6 times as long, and 16 rows 1.2 times.
 constexpr long CHUNK_INPUTS = 256;
 constexpr int FEW_BLOCKS = 3;
 
@@ -143,7 +146,7 @@ struct Block {
 
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) const {
         const Slice whole = {q, stride, depth, w, start, 0};
-        // Where rows fill one block, weights come from memory all the time.
+        // If one block holds all rows, weights come from memory all the time.
         if (parts.parts == 1) return SUMS<4>[rows - 1](whole, w + AHEAD, sums);
         if (parts.parts <= FEW_BLOCKS) return run_chunks(whole, sums);
         if (parts.index < 4) return SUMS<1>[rows - 1](whole, w + depth * COLUMNS + parts.index * depth * COLUMNS / 4, sums);
@@ -157,7 +160,8 @@ struct Block {
             Parts blocks(count, BLOCK_ROWS);
             for (long row = 0; row < count;) {
                 const int rows = blocks.next();
-                // Two blocks fetch half of the next inputs each; of three, the first fetches half, the others a quarter.
+                // Two blocks prefetch half of the next inputs each; of three blocks, the first prefetches half, and the
+                // others a quarter each.
                 const bool half = blocks.parts == 2 || !blocks.index;
                 int32_t *to = sums + row * COLUMNS;
                 const Slice slice = {whole.q + row * stride + k, stride, inputs, w, k ? to : whole.from, k ? COLUMNS : 0};

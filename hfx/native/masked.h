@@ -1,4 +1,4 @@
-// Scores with a mask of which tokens may come: a bit each, the lowest first, in whole words of 32 bits.
+// Scores with a mask of the allowed tokens: one bit for each token, the lowest bit first, in whole words of 32 bits.
 #pragma once
 #include "floats.h"
 #include "simd.h"
@@ -8,7 +8,7 @@ namespace {
 
 const Ints LANE_NUMBERS = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// each(first number, bits) of 16 scores at a time.
+// Calls each(index of the first score, bits) for 16 scores at a time.
 template <typename Each> inline void each_bits(const uint8_t *allowed, long count, Each each) {
     for (long at = 0; at < count; at += WIDTH) {
         uint16_t bits;

@@ -1,4 +1,4 @@
-// Memory without exceptions: what can't be had is a false that the caller passes on.
+// Memory without exceptions: a function that gets no memory returns false, and the caller passes that on.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 
 namespace hfx {
 
-// Bytes that belong to somebody else.
+// Bytes that another object owns.
 struct Span {
     const char *data = nullptr;
     size_t size = 0;
@@ -19,7 +19,7 @@ inline bool same(Span one, Span other) {
     return one.size == other.size && (!one.size || !memcmp(one.data, other.data, one.size));
 }
 
-// A row of plain values that grows.
+// A growing array of trivially copyable values.
 template <typename Type> class Array {
 public:
     static_assert(std::is_trivially_copyable<Type>::value, "values are moved by memcpy");
@@ -58,7 +58,7 @@ public:
         return true;
     }
     [[nodiscard]] bool push(const Type &value) {
-        Type kept = value;  // which may be one of these
+        Type kept = value;  // a copy, as `value` may be an item of this array
         if (!reserve(count + 1)) return false;
         items[count++] = kept;
         return true;
@@ -69,7 +69,7 @@ public:
         count += more;
         return true;
     }
-    // As long as `size`, new values being `value`.
+    // Sets the number of items to `size`; new items are `value`.
     [[nodiscard]] bool resize(size_t size, const Type &value = Type()) {
         if (!reserve(size)) return false;
         for (size_t at = count; at < size; at++) items[at] = value;
@@ -88,7 +88,7 @@ using Text = Array<char>;
 [[nodiscard]] inline bool append(Text &to, Span text) { return to.append(text.data, text.size); }
 [[nodiscard]] inline bool append(Text &to, const char *text) { return to.append(text, strlen(text)); }
 
-// An object by malloc, as there is no C++ library; null where there is no memory.
+// make() creates an object with malloc, because there is no C++ library; it returns null if there is no memory.
 struct Place {
     void *at;
 };

@@ -1,6 +1,7 @@
-// Norms, small products and log-softmax in the vectors of one kind of processor; included by one file for each.
+// Norms, small products and log-softmax in the vectors of one kind of processor; one .cpp file for each kind includes
+// this file.
 //
-// Sums stand in 64 lanes, element i in lane i % 64, which are added up in a fixed order.
+// Sums are computed in 64 lanes, element i in lane i % 64. The lanes are then added up in a fixed order.
 #pragma once
 #include "attend.h"
 #include "floats.h"
@@ -12,7 +13,8 @@ namespace {
 
 constexpr long LANES = 4 * WIDTH;
 
-// A row's vectors from front to end, zeros behind its last number: each(vector, its first number, which of 4 sums).
+// Calls each(vector, index of its first number, which of 4 sums) for a row's vectors from front to end. The last vector
+// has zeros behind the row's last number.
 template <typename Each> inline void each_vector(const float *x, long width, Each each) {
     long at = 0;
     for (; at + LANES <= width; at += LANES)
@@ -28,7 +30,7 @@ inline void store_part(float *to, Floats value, long left) {
 }
 inline Floats load_part(const float *from, long left) { return left >= WIDTH ? load<Floats>(from) : load_some(from, int(left)); }
 
-// Zeros behind the first `left`.
+// `v` with zeros behind its first `left` numbers.
 inline Floats only(Floats v, long left) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return left >= WIDTH ? v : lanes < int(left) ? v : Floats{};
@@ -108,7 +110,8 @@ void weighted_sum(const float *weights, const float *rows, long count, long widt
     }
 }
 
-// Of a number of at least 1: 2 * artanh((m - 1) / (m + 1)) of its fraction m from 0.7 to 1.4, in float64.
+// The logarithm of a number of at least 1, in float64: exponent * ln 2 + 2 * artanh((m - 1) / (m + 1)), where the
+// fraction m is from 0.7 to 1.4.
 inline double logarithm(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

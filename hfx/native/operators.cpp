@@ -1,7 +1,8 @@
-// The operators of the domain "hfx" for ONNX Runtime: Int8Linear with what may follow it, Int8Head, Int8Rows, and those
-// of int4.
+// The operators of the domain "hfx" for ONNX Runtime: Int8Linear and its variants with an activation, a gate or a
+// residual, Int8Head, Int8Rows, and the same operators for int4.
 //
-// Weights, scales and biases are constants of the graph; weights stay where ONNX Runtime has mapped them.
+// Weights, scales and biases are constants of the graph. Weights stay where ONNX Runtime has mapped them, unless
+// hfx_huge_pages has turned on copies.
 #include "context.h"
 #include "floats.h"
 #include "held.h"
@@ -16,7 +17,7 @@ const Kernels *chosen;
 
 namespace {
 
-bool copies_weights;  // of sessions that are made now
+bool copies_weights;  // of the sessions that are created now
 
 enum class Kind { linear, head, rows };
 
@@ -27,7 +28,7 @@ struct Form : ort::Operator {
     bool int4, gated, residual, outliers;
 };
 
-// One node's constants. Biases, and int8's scales, are copied, so that those behind the last column are 0.
+// One node's constants. Biases, and the scales of int8, are copied, so that the values behind the last column are 0.
 struct Node {
     const Form *form;
     Weights weights;
@@ -39,13 +40,13 @@ struct Node {
 
 constexpr long MOST_OUTLIERS = 256;
 
-// ---- making a node
+// ---- creating a node
 
-// Of a node: inputs, columns of y, and of int4 the block.
+// A node's number of inputs, number of columns of y, and for int4 its block size.
 struct Sizes {
     int64_t inputs = 0, columns = 0, block = 0;
 
-    // int8 has a scale for each column.
+    // int8 has one scale for each column, so the scales give the number of columns.
     Status *read(const ort::KernelInfo *info, bool int4, const Shape &scale, long halves) {
         HFX_TRY(api->attribute(info, "in_features", &inputs));
         columns = scale.elements() / halves;
@@ -73,7 +74,7 @@ struct Sizes {
     }
 };
 
-// -128 times each column's sum of bytes, of all inputs, or of each block of int4; and whether they are narrow.
+// Sets `start` to -128 times each column's sum of bytes, over all inputs or over each block of int4; sets w.narrow.
 void fill_start(Weights &w, int32_t *start) {
     int32_t beyond = w.block != 0;
     const long depth = w.depth / w.blocks();
@@ -96,7 +97,7 @@ void fill_start(Weights &w, int32_t *start) {
     w.narrow = !beyond;
 }
 
-// One half of a gated product stands in panels of its own.
+// Copies one value for each column. Each half of a gated product has panels of its own.
 void copy_columns(const float *from, float *to, long columns, long halves, long panels) {
     for (long half = 0; half < halves; half++)
         memcpy(to + half * panels / halves * COLUMNS, from + half * columns, size_t(columns) * sizeof(float));
@@ -153,11 +154,11 @@ void destroy(void *data) {
     free(node);
 }
 
-// ---- running one
+// ---- running a node
 
 struct Quantizing {
     const float *x;
-    const int32_t *places;  // of rows in x; null: their own numbers
+    const int32_t *places;  // the number of each row in x; null: row i is row i of x
     const Weights *weights;
     uint8_t *rows;
     float *scale;
@@ -179,7 +180,7 @@ void quantize_row(void *data, size_t row) {
     }
 }
 
-// Below this many values, threads cost more than they save: one of them quantizes 10 values in a nanosecond.
+// Up to this many values, threads cost more than they save: one thread quantizes 10 values in a nanosecond.
 constexpr size_t ALONE = 32768;
 
 Status *quantize_rows(ort::KernelContext *context, Quantizing &q, size_t count) {
@@ -190,7 +191,7 @@ Status *quantize_rows(ort::KernelContext *context, Quantizing &q, size_t count) 
 
 // Which of `all` rows are tokens, and which are padding behind the last token of a text.
 struct Tokens {
-    Tensor last;  // [texts], or without data: all rows are tokens
+    Tensor last;  // [texts]; if it has no data, all rows are tokens
     long all, count;
 
     Status *read(ort::KernelContext *context, size_t input, long rows) {
@@ -208,7 +209,7 @@ struct Tokens {
         return nullptr;
     }
     bool padded() const { return count < all; }
-    // The places of tokens and, behind them, of padding; [all].
+    // Writes the row numbers of the tokens and, behind them, those of the padding to `places`, [all].
     void write(int32_t *places) const {
         const long texts = last.shape.elements(), width = all / texts;
         int32_t *padding = places + count;
@@ -217,15 +218,16 @@ struct Tokens {
     }
 };
 
-// The input x of a node as bytes, and the product that is to be computed but for its outputs.
+// A node's input x as bytes, and the product to compute, without its outputs.
 struct Prepared {
     Tensor x;
     Scratch scratch;
     Product product;
-    const int32_t *padding = nullptr;  // rows of y that are to be 0
+    const int32_t *padding = nullptr;  // rows of y to set to 0
     long padding_count = 0;
 
-    // `more` bytes of memory are wanted at `extra`; `last` is the input with the last tokens, 0 where there is none.
+    // `more` is the number of bytes of memory to provide at `extra`; `last` is the index of the input with the last
+    // tokens, or 0 if there is none.
     Status *prepare(ort::KernelContext *context, const Node &node, size_t more = 0, size_t last = 0) {
         const Weights &w = node.weights;
         HFX_TRY(read_input(context, 0, x));
@@ -250,7 +252,7 @@ struct Prepared {
     uint8_t *extra = nullptr;
 };
 
-// Rows of a task, which pass by panel after panel: few enough for the second cache.
+// Rows of a task. They are multiplied by one panel after the other, so they must fit into the second-level cache.
 constexpr long ROWS_A_TASK = 256;
 
 long panels_of(const Product &p) { return p.weights->panels / (p.gated ? 2 : 1); }
@@ -297,7 +299,7 @@ void run_best(void *data, size_t task) {
     chosen->best(p, first, last, heads.values + long(task) * p.count, heads.columns + long(task) * p.count);
 }
 
-// logits [.., outputs], unless input 4 says that none are wanted, and the best column of each row [.., 1].
+// Outputs: logits [.., outputs], which are empty if input 4 is false, and the best column of each row [.., 1].
 Status *run_head(const Node &node, ort::KernelContext *context) {
     Tensor wanted, x;
     HFX_TRY(read_input(context, 4, wanted));
@@ -333,7 +335,7 @@ Status *run_head(const Node &node, ort::KernelContext *context) {
     for (long row = 0; row < count; row++) {
         ids[row] = 0;
         float best = -__builtin_inff();
-        for (size_t task = 0; task < tasks; task++) {  // in the order of columns: the first of equals stays
+        for (size_t task = 0; task < tasks; task++) {  // in the order of columns, so that the first among equals wins
             long at = long(task) * count + row;
             if (heads.values[at] > best) best = heads.values[at], ids[row] = heads.columns[at];
         }
@@ -341,7 +343,7 @@ Status *run_head(const Node &node, ort::KernelContext *context) {
     return nullptr;
 }
 
-// A column of int4 weights: [inputs].
+// Writes a column of int4 weights to `y`, [inputs].
 void read_row(const Weights &w, long column, float *y) {
     const int8_t *pairs = w.panel(column / COLUMNS) + column % COLUMNS * GROUP;
     const float *scale = w.scale + column / COLUMNS * w.blocks() * COLUMNS + column % COLUMNS;
@@ -352,7 +354,7 @@ void read_row(const Weights &w, long column, float *y) {
     }
 }
 
-// Rows of a table whose rows are the weights' columns, for ids of any shape: [.., inputs].
+// Output: rows of a table, whose rows are the columns of the weights, for ids of any shape: [.., inputs].
 Status *run_rows(const Node &node, ort::KernelContext *context) {
     const Weights &w = node.weights;
     Tensor ids;
@@ -386,11 +388,11 @@ Status *compute(void *data, ort::KernelContext *context) {
     return nullptr;
 }
 
-// ---- what ONNX Runtime asks of an operator
+// ---- the functions of an operator that ONNX Runtime calls
 
 const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
 const char *name(const ort::Operator *op) { return form(op).title; }
-// Where a linear has the last tokens of texts, if it has them.
+// The index of a linear's optional input with the last tokens of texts; 0 for other kinds.
 size_t last_tokens(const ort::Operator *op) { return form(op).kind != Kind::linear ? 0 : form(op).residual ? 5 : 4; }
 size_t input_count(const ort::Operator *op) {
     if (form(op).kind == Kind::rows) return 3;
@@ -456,7 +458,7 @@ void make_forms() {
     forms[form_count++] = make_form("Int8HeadOutliers", Kind::head, Activation::none, false, false, true);
 }
 
-// Domain and operators live as long as the process.
+// Adds the operators to `options`. The domain and the operators live as long as the process.
 Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
     static ort::Domain *domain;
     const Api *given = base->api(ort::VERSION);
@@ -475,7 +477,7 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
         HFX_TRY(add_attention_operators(whole));
         HFX_TRY(add_self_attention(whole));
         HFX_TRY(add_float_operators(whole));
-        domain = whole;  // after a failure the next session begins anew, not with a part of the operators
+        domain = whole;  // only now: after a failure, the next session must not get a part of the operators
     }
     return api->add_domain(options, domain);
 }
@@ -483,14 +485,14 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
 }  // namespace
 }  // namespace hfx
 
-// What onnxruntime calls when it registers the library; a server may open sessions in several threads.
+// ONNX Runtime calls this function to register the library. A server may open sessions in several threads.
 extern "C" __attribute__((visibility("default"))) ort::Status *RegisterCustomOps(ort::SessionOptions *options, const ort::ApiBase *base) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     hfx::Held held(lock);
     return hfx::add_to(options, base);
 }
 
-// Of masks; for a process that has registered the operators.
+// The functions for masks (floats.h). The process must have registered the operators.
 extern "C" __attribute__((visibility("default"))) int64_t hfx_best_allowed(const float *scores, const uint8_t *allowed, int64_t count) {
     return hfx::chosen->floats->best_allowed(scores, allowed, long(count));
 }
@@ -498,5 +500,5 @@ extern "C" __attribute__((visibility("default"))) void hfx_forbid(float *scores,
     hfx::chosen->floats->forbid(scores, allowed, long(count));
 }
 
-// Whether the weights of sessions that are made from now on, in any thread, are copied into huge pages.
+// Sets whether the weights of sessions that are created from now on, in any thread, are copied into huge pages.
 extern "C" __attribute__((visibility("default"))) void hfx_huge_pages(int wanted) { hfx::copies_weights = wanted; }

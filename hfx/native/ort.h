@@ -1,7 +1,7 @@
 // The part of ONNX Runtime's C interface that custom operators need, and that runs a graph.
 //
-// The interface is a table of functions that only ever grows at its end, so that a slot's number stays true for all
-// later versions (onnxruntime_c_api.h; version 17 is the first with all of these).
+// The interface is a table of functions that only ever grows at its end, so that the number of a slot holds for all
+// later versions (onnxruntime_c_api.h; version 17 is the first that has all of these slots).
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -63,7 +63,7 @@ struct Api {
         return call<274, Status *>(context, work, count, size_t(0), data);
     }
 
-    // Of sessions.
+    // Functions for sessions.
     const char *message(const Status *status) const { return call<2, const char *>(status); }
     Status *make_env(int level, const char *name, Env **out) const { return call<3, Status *>(level, name, out); }
     Status *no_telemetry(const Env *env) const { return call<6, Status *>(env); }
@@ -98,11 +98,11 @@ struct Api {
 };
 
 struct ApiBase {
-    const Api *(*api)(uint32_t version);  // null where ONNX Runtime is older
+    const Api *(*api)(uint32_t version);  // null if ONNX Runtime is older than that version
     const char *(*version)();
 };
 
-// OrtCustomOp: what an operator is, in functions of the operator itself. Those that are null are not called.
+// OrtCustomOp: an operator, described by functions that ONNX Runtime calls. Functions that are null are not called.
 struct Operator {
     uint32_t version;
     void *(*create_without_status)(const Operator *, const Api *, const KernelInfo *);

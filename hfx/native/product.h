@@ -1,8 +1,9 @@
-// What all processors' kernels share: rows to bytes, the order of blocks, and what follows the integer sums.
+// The code that all processors' kernels share: the quantization of rows to bytes, the order of blocks, and the steps
+// that follow the integer sums.
 //
-// Included by one file for each kind of processor, which is compiled for it; hence the anonymous namespace: each has
-// functions of its own. A `Block` is that file's: run(rows, ...) sums `rows` <= Block::ROWS rows times one panel; rows lie
-// `stride` bytes apart. `Block::Int4` adds blocks of int4 to totals.
+// One .cpp file for each kind of processor includes this file and is compiled for it. The namespace is anonymous so
+// that each has functions of its own. The file defines a `Block`: its run(rows, ...) multiplies `rows` <= Block::ROWS
+// rows, which are `stride` bytes apart, by one panel. `Block::Int4` adds blocks of int4 to totals.
 #pragma once
 #include "simd.h"
 
@@ -54,8 +55,8 @@ template <typename Sum> Floats score(const Product &p, long column, long row, co
     return v;
 }
 
-// Rows from `row` on of one panel, from sums [rows][64] to y; `gated_sums` are the other half's. Sums are integers, or
-// those of int4's blocks.
+// Turns the sums [rows][64] of one panel into the rows of y from `row` on. `gated_sums` are the sums of the panel in
+// the other half. Sums are integers, or for int4 the float totals of the blocks.
 template <Activation A, typename Sum>
 void finish(const Product &p, long panel, long row, int rows, const Sum *sums, const Sum *gated_sums) {
     const long first = panel * COLUMNS, gated = p.weights->panels / 2 * COLUMNS;
@@ -104,7 +105,7 @@ void unpack(const int8_t *pairs, long block, int8_t *values) {
         }
 }
 
-// What the sums of a block of int4 are multiplied by: [64], and of rows that lie `stride` apart.
+// The factors of the sums of a block of int4: `columns` [64], and `rows`, where the rows' factors are `stride` apart.
 struct Scales {
     const float *columns, *rows;
     long stride;
@@ -114,7 +115,7 @@ struct Scales {
     }
 };
 
-// Blocks of int4 by the kernels of int8: weights are unpacked once for all rows.
+// Multiplies blocks of int4 with the int8 kernels. The weights are unpacked once for all rows.
 template <typename Block> struct Unpacking {
     Block block;
     long inputs;
@@ -134,7 +135,7 @@ template <typename Block> struct Unpacking {
     }
 };
 
-// Rows from `row` on times one panel of int4, to totals [rows][64].
+// Multiplies `rows` rows from `row` on by one panel of int4, into totals [rows][64].
 template <typename Blocks> void add_blocks(const Product &p, long panel, long row, long rows, float *totals) {
     const Weights &w = *p.weights;
     const long count = w.blocks();
@@ -152,7 +153,7 @@ template <typename Blocks> void add_blocks(const Product &p, long panel, long ro
     }
 }
 
-constexpr long TOTAL_ROWS = 32;  // rows that an unpacked block is used for: their totals take 8 KB
+constexpr long TOTAL_ROWS = 32;  // rows that share an unpacked block; their totals take 8 KB
 
 // Calls then(row, rows, sums, gated sums) for all rows of a panel, some rows at a time.
 template <typename Blocks, typename Then> void each_block_of_int4(const Product &p, long panel, Then then) {
@@ -188,14 +189,14 @@ template <typename Block> void multiply_panel(const Product &p, long panel) {
     });
 }
 
-// The best of a row so far, in each of 16 lanes.
+// The best value of a row so far and its column, in each of 16 lanes.
 struct Best {
     Floats value;
     Ints column;
 };
 
-// Rows of logits lie far apart, and each store misses the caches: lines are fetched two panels ahead, which takes a quarter
-// of the time to store 32 or 128 rows (with AMX).
+// Rows of logits are far apart in memory, so each store misses the caches. Lines are therefore fetched two panels
+// ahead: storing 32 or 128 rows then takes a quarter of the time (with AMX).
 constexpr int AHEAD_OF_LOGITS = 2 * COLUMNS;
 
 template <typename Block> void best_of_panels(const Product &p, long first, long last, Best *best) {
@@ -219,7 +220,7 @@ template <typename Block> void best_of_panels(const Product &p, long first, long
         });
 }
 
-constexpr long BEST_ROWS = 128;  // rows at a time, whose bests take 16 KB of the stack
+constexpr long BEST_ROWS = 128;  // rows at a time; their Best values take 16 KB of the stack
 
 template <typename Block>
 void best(const Product &whole, long first, long last, float *values, int32_t *columns) {

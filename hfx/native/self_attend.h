@@ -1,4 +1,4 @@
-// An encoder's attention in the vectors of one kind of processor; included by one file for each.
+// An encoder's attention in the vectors of one kind of processor; one .cpp file for each kind includes this file.
 #pragma once
 #include "self_attention.h"
 #include "simd.h"
@@ -6,7 +6,7 @@
 namespace hfx {
 namespace {
 
-// 6 rows x 64 columns of sums stand in 24 of AVX-512's 32 registers, 3 x 32 in 12 of AVX2's 16.
+// The sums of 6 rows x 64 columns take 24 of AVX-512's 32 registers; 3 rows x 32 columns take 12 of AVX2's 16.
 #ifdef __AVX512F__
 constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
 #else
@@ -55,7 +55,7 @@ template <int Rows> void multiply_rows(const FloatProduct &p, long vectors) {
     }
 }
 
-// `rows` <= 6 rows, `columns` a multiple of 16.
+// Computes `rows` <= 6 rows and `columns` columns of a product; `columns` is a multiple of 16.
 void multiply_all(const FloatProduct &whole, long rows, long columns) {
     for (long row = 0; row < rows; row += SUM_ROWS)
         for (long column = 0; column < columns; column += SUM_VECTORS * WIDTH) {
@@ -75,10 +75,12 @@ void multiply_all(const FloatProduct &whole, long rows, long columns) {
         }
 }
 
-// exp(x), and 0 for what a mask leaves: sums of numbers as small as exponential's least are many times slower.
+// exp(x), but 0 for the scores that a mask excludes: sums of numbers as small as exponential's least are many times
+// slower.
 inline Floats weights_of(Floats x) { return x < -87.0f ? Floats{} : exponential(x); }
 
-// Scores of a query to weights, that beyond `width` are 0; returns their sum. A mask and a bias may be null.
+// Turns the scores of a query into weights, which are 0 beyond `width`; returns their sum. `mask` and `bias` may be
+// null.
 float weigh(float *scores, const float *mask, const float *bias, long width, float scale) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const long whole = width / WIDTH * WIDTH, left = width - whole;
@@ -115,7 +117,7 @@ float weigh(float *scores, const float *mask, const float *bias, long width, flo
     return sum;
 }
 
-// A head of a token, rotated by its place: each dimension with the one half a head on.
+// Rotates a token's head by the token's position. Each dimension is paired with the dimension half a head further on.
 void rotate(const float *x, const float *cos, const float *sin, long dim, float *__restrict out) {
     for (long d = 0; d < dim / 2; d++) {
         const float low = x[d], high = x[d + dim / 2];
@@ -124,7 +126,7 @@ void rotate(const float *x, const float *cos, const float *sin, long dim, float 
     }
 }
 
-// Rows become columns, in four rounds: each puts the numbers of row i and of row i + 8 by turns into rows 2 i and 2 i + 1.
+// Turns rows into columns, in four rounds. Each round interleaves rows i and i + 8 into rows 2 i and 2 i + 1.
 void transpose(Floats *square) {
     for (int round = 0; round < 4; round++) {
         Floats before[WIDTH];
@@ -137,7 +139,8 @@ void transpose(Floats *square) {
     }
 }
 
-// The keys of all tokens, [dim][columns], zeros behind the last; where they are rotated, a block at a time in `rotated`.
+// Writes the keys of all tokens to `keys`, [dim][columns], with zeros behind the last token. If keys are rotated, a
+// block at a time is rotated in `rotated` first.
 void turn_keys(const SelfAttention &a, long columns, float *keys, float *rotated) {
     for (long first = 0; first < columns; first += WIDTH) {
         const long inside = a.width - first;
@@ -156,7 +159,7 @@ void turn_keys(const SelfAttention &a, long columns, float *keys, float *rotated
     }
 }
 
-// The buckets of keys that stand `nearest` to `farthest` tokens behind a query, widened to whole vectors.
+// The range of buckets of the keys that are `nearest` to `farthest` tokens behind a query, widened to whole vectors.
 struct Span {
     long first, columns;
 };
@@ -171,7 +174,8 @@ Span span_of(const SelfAttention &a, long nearest, long farthest) {
     return {least + columns > a.buckets ? a.buckets - columns : least, columns};
 }
 
-// What keys @ position queries add to the scores of a block: out [count][columns], of `count` queries from `query` on.
+// Computes the terms that keys @ position queries add to the scores of a block: out [count][columns], for `count`
+// queries from `query` on.
 void score_position_queries(const SelfAttention &a, long query, long count, long columns, float *products, float *out) {
     for (long key = 0; key < a.width; key += SELF_ATTENTION_QUERIES) {
         const long rows = a.width - key < SELF_ATTENTION_QUERIES ? a.width - key : SELF_ATTENTION_QUERIES;
@@ -183,7 +187,8 @@ void score_position_queries(const SelfAttention &a, long query, long count, long
     }
 }
 
-// Adds queries @ position keys, and what position queries add, to the scores of `rows` queries from `query` on.
+// Adds queries @ position keys, and the terms of the position queries (`others`), to the scores of `rows` queries from
+// `query` on.
 void add_positions(const SelfAttention &a, long query, long rows, long columns, float *products, const float *others, float *scores) {
     const Span span = span_of(a, -(query + rows - 1), a.width - 1 - query);
     multiply_all({a.query + query * a.stride, a.position_keys + span.first, products, a.stride, a.buckets, a.buckets, a.dim}, rows, span.columns);

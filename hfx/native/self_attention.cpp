@@ -1,7 +1,7 @@
-// Attention of all tokens of a text to each other: from queries, keys and values beside each other, SelfAttention with a
-// mask, SourceAttention without, either with a bias; SelfAttentionRotary rotates queries and keys, SelfAttentionDisentangled
-// multiplies them by keys and queries of relative positions too, SelfAttentionHeads reads all three by head. Behind the last
-// token of a text, where that is given, results are 0.
+// The operators for the attention of all tokens of a text to each other. They read queries, keys and values from one
+// tensor: SelfAttention with a mask, SourceAttention without a mask, either with or without a bias. SelfAttentionRotary
+// rotates queries and keys. SelfAttentionDisentangled also multiplies them by keys and queries of relative positions.
+// SelfAttentionHeads reads three tensors, by head. If the last token of each text is given, results behind it are 0.
 #include "floats.h"
 #include "context.h"
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 namespace hfx {
 namespace {
 
-// What an operator reads beside queries, keys and values, and whether it reads these by head.
+// The inputs that an operator reads besides queries, keys and values. HEADS: it reads queries, keys and values by head.
 enum Part { MASK = 1, BIAS = 2, ROTATION = 4, HEADS = 8, POSITIONS = 16 };
 
 struct Form : ort::Operator {
@@ -26,10 +26,10 @@ struct Node {
 };
 
 struct Run {
-    SelfAttention whole;  // pointers of the first row's first head; without a buffer
+    SelfAttention whole;  // its pointers are for the first row's first head; it has no buffer
     long heads, rows;
     const int32_t *last;                                      // the last token of each row; or null
-    long of_row, of_head, added_of_row[2], added_of_head[2];  // floats to the next
+    long of_row, of_head, added_of_row[2], added_of_head[2];  // floats to the next row or head
     int failed;
 };
 
@@ -70,7 +70,7 @@ void attend_head(void *data, size_t task) {
     free(buffer);
 }
 
-// A mask or bias [1 or rows, 1 or heads, 1 or width, width], whose first three may be one for all; the `place`th.
+// Reads a mask or bias [1 or rows, 1 or heads, 1 or width, width] into added[place]. A size of 1 is one value for all.
 Status *read_added(ort::KernelContext *context, size_t index, int place, Run &run) {
     Tensor added;
     HFX_TRY(read_input(context, index, added));
@@ -89,7 +89,8 @@ Status *read_added(ort::KernelContext *context, size_t index, int place, Run &ru
 size_t place_of_mask(const Form &form) { return form.has(HEADS) ? 3 : 1; }
 size_t place_of_last(const Form &form) { return form.has(MASK) ? place_of_mask(form) + 1 + form.has(BIAS) + 2 * form.has(ROTATION) + 3 * form.has(POSITIONS) : 1; }
 
-// qkv [rows, width, 3 * heads * dim], or tokens [rows * width, 3 * heads * dim] of as many rows as there are last tokens.
+// Reads qkv [rows, width, 3 * heads * dim]; or, without a mask, [rows * width, 3 * heads * dim], where `last` gives the
+// number of rows.
 Status *read_joined(ort::KernelContext *context, const Form &form, const Tensor &last, Run &run) {
     Tensor x;
     HFX_TRY(read_input(context, 0, x));
@@ -106,7 +107,7 @@ Status *read_joined(ort::KernelContext *context, const Form &form, const Tensor 
     return make_output(context, 0, x.shape, inner, reinterpret_cast<void **>(&run.whole.out));
 }
 
-// Queries, keys and values [rows, heads, width, dim] each.
+// Reads queries, keys and values, [rows, heads, width, dim] each.
 Status *read_heads(ort::KernelContext *context, Run &run) {
     Tensor of[3];
     for (size_t i = 0; i < 3; i++) HFX_TRY(read_input(context, i, of[i]));
@@ -123,7 +124,7 @@ Status *read_heads(ort::KernelContext *context, Run &run) {
     return make_output(context, 0, joined, run.heads * dim, reinterpret_cast<void **>(&run.whole.out));
 }
 
-// Cosines and sines of all tokens, [1, 1, width, dim] each.
+// Reads the cosines and sines of all tokens, [1, 1, width, dim] each.
 Status *read_rotation(ort::KernelContext *context, Run &run) {
     Tensor of[2];
     for (size_t i = 0; i < 2; i++) {
@@ -136,8 +137,9 @@ Status *read_rotation(ort::KernelContext *context, Run &run) {
     return nullptr;
 }
 
-// The bucket of the relative position of a key that stands width - 1 tokens before a query, ..., `width` behind it, of which
-// the last is the definition's alone; keys and queries of the positions, [heads, dim, buckets] each.
+// Reads the buckets, [2 * width], of the keys that are width - 1 tokens before a query to `width` tokens behind it
+// (only the operator's definition as an ONNX function uses the last one), and the keys and queries of the positions,
+// [heads, dim, buckets] each.
 Status *read_positions(ort::KernelContext *context, Run &run) {
     Tensor bucket, of[2];
     HFX_TRY(read_input(context, 2, bucket));
@@ -157,9 +159,10 @@ Status *read_positions(ort::KernelContext *context, Run &run) {
     return nullptr;
 }
 
-// Inputs: queries, keys and values, a mask, then a bias, cosines and sines, or buckets with their keys and queries; and,
-// optional, the last token of each row.
-// Without a mask: the last token of each row, two inputs that only the definition in the file needs, and a bias.
+// Inputs with a mask: queries, keys and values; the mask; then a bias, or cosines and sines, or buckets with their keys
+// and queries; and optionally the last token of each row.
+// Inputs without a mask: queries, keys and values; the last token of each row; two inputs that only the operator's
+// definition as an ONNX function uses; and a bias, if the operator has one.
 Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);
     const Form &form = *node.form;

@@ -1,10 +1,11 @@
 // Sixteen floats at a time, in the compiler's own vectors: one AVX-512 register, or two of AVX2.
 //
-// The same operations in the same order on every processor, multiply-adds fused where it says so, so that results are
-// equal in every bit whichever kernel made them. Each file that includes it has functions of its own, compiled for its processor.
+// Every processor executes the same operations in the same order, and multiply-adds are fused only where the code says
+// so. Results are therefore equal in every bit, whichever kernel computes them. Each file that includes this header has
+// functions of its own, compiled for its processor.
 #pragma once
 #include "linear.h"
-#if defined(__AVX512F__) && !defined(HFX_EMULATED_TILES)  // whose names that header has too
+#if defined(__AVX512F__) && !defined(HFX_EMULATED_TILES)  // the header of emulated tiles has the same names
 #include <immintrin.h>
 #endif
 #include <string.h>
@@ -24,8 +25,8 @@ template <typename Vector, typename Number> inline Vector load(const Number *fro
     return value;
 }
 template <typename Vector, typename Number> inline void store(Number *to, Vector value) { memcpy(to, &value, sizeof value); }
-// The first `count` of a vector, for ends of rows; what lies beyond is not touched.
-#if defined(__AVX512F__) && !defined(HFX_EMULATED_TILES)  // whose names that header has too
+// Load or store the first `count` numbers of a vector, for the ends of rows. Memory behind them is not touched.
+#if defined(__AVX512F__) && !defined(HFX_EMULATED_TILES)  // the header of emulated tiles has the same names
 inline __mmask16 first(int count) { return __mmask16((1u << count) - 1); }
 inline Floats load_some(const float *from, int count) { return (Floats)_mm512_maskz_loadu_ps(first(count), from); }
 inline void store_some(float *to, Floats value, int count) { _mm512_mask_storeu_ps(to, first(count), (__m512)value); }
@@ -58,10 +59,11 @@ inline float largest(Floats x) {
     return best;
 }
 
-// 1.5 * 2^23: a float of at most 2^22 plus this has its integer, rounded to nearest even, in its low bits.
+// 1.5 * 2^23. A float of at most 2^22 plus this number has the float's integer, rounded to nearest even, in its low
+// bits.
 constexpr float ROUNDER = 12582912.0f;
 
-// 2^t; relative error 2e-7 (the polynomial is 2^f's own series for |f| <= 0.5). t beyond +-126 counts as that.
+// 2^t with a relative error of 2e-7; the polynomial is the series of 2^f itself for |f| <= 0.5. t is limited to +-126.
 inline Floats power_of_two(Floats t) {
     t = smaller(larger(t, all(-126.0f)), all(126.0f));
     Floats shifted = t + ROUNDER, f = t - (shifted - ROUNDER);
@@ -71,7 +73,7 @@ inline Floats power_of_two(Floats t) {
     p = fused(p, f, all(2.4022651e-1f));
     p = fused(p, f, all(6.9314718e-1f));
     p = fused(p, f, all(1.0f));
-    Bits exponent = (Bits)shifted << 23;  // the integer's low bits; those above them leave at the left
+    Bits exponent = (Bits)shifted << 23;  // the integer's low bits; the higher bits are shifted out
     return (Floats)((Bits)p + exponent);
 }
 
@@ -79,8 +81,8 @@ constexpr float LOG2_E = 1.44269504f;
 inline Floats exponential(Floats x) { return power_of_two(x * LOG2_E); }
 inline Floats times_sigmoid(Floats x, Floats z) { return x / (exponential(-z) + 1.0f); }
 
-// x * Phi(x), off by at most 1.2e-7 of |x|. erf(x / sqrt(2)) is x times a polynomial of x * x for |x| <= 5.25, fitted to have
-// the least largest error; beyond it, it is +-1 as a float32.
+// x * Phi(x), with an error of at most 1.2e-7 times |x|. For |x| <= 5.25, erf(x / sqrt(2)) is x times a polynomial of
+// x * x, which is fitted to minimize the largest error; for larger |x|, it is +-1 as a float32.
 inline Floats gelu(Floats x) {
     const Floats low = larger(all(-5.25f), x), inside = smaller(all(5.25f), low);  // NaN stays NaN
     const Floats s = fused(inside * inside, all(0.07256236f), all(-1.0f));         // -1 to 1

@@ -1,4 +1,4 @@
-"""Compiled tokenizers in Python, for the export's check of them and for tests."""
+"""Compiled tokenizers for Python code: for the export, which checks them, and for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_SPECIAL = 1 << 12
 
 
 class CompiledTokenizer:
-    """A file that hfx.exporter.compiled_tokenizer has written. Raises ValueError where it is damaged."""
+    """A tokenizer from a file that hfx.exporter.compiled_tokenizer wrote. Raises ValueError if the file is damaged."""
 
     def __init__(self, path: Path, shared_library: Path | None = None) -> None:
         self._handle: int | None = None
@@ -31,21 +31,21 @@ class CompiledTokenizer:
             self._calls.hfx_tokenizer_close(self._handle)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special tokens."""
+        """Return the token ids of a text, without special tokens."""
         return [int(number) for number in self.encode_batch([text])[0]]
 
     def words(self, text: str) -> list[int]:
-        """The number of the piece that each token is in: the word_ids of tokenizers' encodings."""
+        """Return the number of the pre-tokenizer's piece that each token is in, as `word_ids` of tokenizers does."""
         _ids, words, _ = self.encode_flat([text])
         return [int(word) for word in words]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray[Any, Any]]:
-        """Encode texts; the token ids of each."""
+        """Return the token ids of each text, without special tokens."""
         ids, _, counts = self.encode_flat(texts)
         return np.split(ids, np.cumsum(counts)[:-1]) if len(texts) else []
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], ...]:
-        """The ids of all texts in one row, the word of each, and how many each text has."""
+        """Return the ids of all texts in one array, the word number of each id, and the number of ids of each text."""
         contents = [text.encode() for text in texts]
         ends = np.cumsum([len(content) for content in contents], dtype=np.uint64)
         text = b"".join(contents)
@@ -63,13 +63,17 @@ class CompiledTokenizer:
             room = count
 
     def token(self, number: int) -> str:
-        """The text of a token, as tokenizers' id_to_token."""
+        """Return the text of a token, as `id_to_token` of tokenizers does."""
         room = ctypes.create_string_buffer(1 << 16)
         size = self._calls.hfx_tokenizer_token(self._handle, number, room, len(room))
         return room.raw[:size].decode()
 
     def template(self, pair: bool) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Ids and types of the special tokens of a text or two, their counts before, between and behind, text types."""
+        """Return the special tokens of one text, or of two if `pair`, and the type ids of the texts.
+
+        The four lists are the ids of the special tokens, their type ids, how many of them are before, between and
+        behind the texts, and the type id of the first and of the second text.
+        """
         ids, types = (ctypes.c_int32 * MOST_SPECIAL)(), (ctypes.c_int32 * MOST_SPECIAL)()
         counts, text_types = (ctypes.c_uint32 * 3)(), (ctypes.c_int32 * 2)()
         count = self._calls.hfx_tokenizer_template(self._handle, pair, ids, types, MOST_SPECIAL, counts, text_types)

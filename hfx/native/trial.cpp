@@ -1,7 +1,8 @@
-// A panel of pseudorandom bytes with as many rows as fill a block of tiles and as leave one nearly empty.
+// The trial multiplies a panel of pseudorandom bytes by numbers of rows that fill a block of tiles, or leave one nearly
+// empty.
 //
-// Sums of bytes are exact and what follows them is the same code, so the choice changes no answer; it is tried all the
-// same, as only the processor at hand can say whether its tiles are right.
+// Sums of bytes are exact, and the code behind them is the same, so the choice changes no result. Results are compared
+// all the same, because only a run on this processor can show whether its tiles are right.
 #include "trial.h"
 #include <time.h>
 
@@ -70,7 +71,7 @@ bool equal(const Kernels &tried, const Kernels &known, const Data &data) {
     return true;
 }
 
-// By the least time of each, in turn.
+// Compares the least times of the two, which are measured in turn.
 bool faster(const Kernels &tried, const Kernels &known, const Data &data) {
     Result made;
     Product p = product(data, MOST_ROWS - 1, made.y);

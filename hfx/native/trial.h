@@ -1,10 +1,11 @@
-// Which of two processors' kernels to use where both run: tried when the library is loaded, in under a millisecond.
+// A trial of two processors' kernels, to choose between them where both run. It takes under a millisecond, when
+// the kernels are chosen.
 #pragma once
 #include "linear.h"
 
 namespace hfx {
 
-// Whether products by `tried` are those by `known`, bit for bit, and take less time.
+// Whether `tried` computes the same products as `known`, bit for bit, in less time.
 bool equal_and_faster(const Kernels &tried, const Kernels &known);
 
 }  // namespace hfx
