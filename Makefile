@@ -38,7 +38,9 @@ $(STAMP): $(DEMO)
 	$(BIN)/$(EDITABLE) '.[embedded,perf,batch,deploy,deploy-checks,spark,dev]'
 	@touch $@
 
-$(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h hfx/native/*/*.cpp hfx/native/*/*.h) hfx/native/build.py | $(DEMO)
+# build.py makes a header of the constants in these Python files.
+SHARED := $(addprefix hfx/python_backends/,admission.py checks.py encoding.py errors.py inputs.py)
+$(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h hfx/native/*/*.cpp hfx/native/*/*.h) hfx/native/build.py $(SHARED) | $(DEMO)
 	@echo "Compiling the native operators: ten seconds, or more beside other work."
 	$(BIN)/python -m hfx.native.build
 

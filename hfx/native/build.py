@@ -8,6 +8,8 @@ setup.py runs it before hfx is installed.
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import platform
 import subprocess
@@ -38,6 +40,24 @@ PROCESSORS = {
 LINK = "-shared -nostdlib"
 
 
+# What the backend shares with the Python steps, where each constant is explained. The build makes a C++ header of them.
+SHARED = {
+    "admission.py": ("FEW_WAITING",),
+    "checks.py": ("NAME_LENGTH",),
+    "encoding.py": ("MAX_LABELS",),
+    "errors.py": (
+        "ROWS_DIFFER", "IS_MISSING", "IS_EMPTY", "HAS_NO_STRINGS", "HAS_NO_TOKENS", "PAIR_HAS_NO_TOKENS",
+        "HAS_TOO_MANY_BYTES", "IS_HUGE", "HAS_NO_PROMPTS", "BOTH_ARE_SENT", "HAS_TOO_MANY_LABELS", "HAS_AN_EMPTY_LABEL",
+        "LEAVES_NO_ROOM", "DIFFERS_BETWEEN_ROWS", "IS_BELOW_ONE", "HAS_ANOTHER_TYPE", "HAS_OTHER_DIMENSIONS",
+        "IS_OVERLOADED", "TRY_AGAIN",
+    ),
+    "inputs.py": ("BYTES_PER_TOKEN", "LONGEST_TEXT", "MARGIN"),
+    "onnxruntime/large_requests.py": ("LARGE",),
+}  # fmt: skip
+PYTHON = HERE.parent / "python_backends"
+HEADER = "shared.h"
+
+
 class BuildFailed(Exception):
     """The library can't be built here; the text gives the reason, or the compiler's output."""
 
@@ -49,7 +69,7 @@ def build(output: Path = HERE / LIBRARY) -> bool:
     """
     if reason := unsupported():
         raise BuildFailed(reason)
-    sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__)]
+    sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__), *(PYTHON / name for name in SHARED)]
     output.parent.mkdir(parents=True, exist_ok=True)
     with _alone(output.parent):
         if output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in sources):
@@ -57,6 +77,7 @@ def build(output: Path = HERE / LIBRARY) -> bool:
         # Build beside `output`, then replace it atomically: running processes may have the old library mapped.
         with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:
             made = Path(folder, output.name)
+            Path(folder, HEADER).write_text(header(), encoding="utf-8")
             *compiles, link = commands(made)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 list(pool.map(lambda command: _run(command, folder), compiles))
@@ -79,13 +100,40 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def commands(output: Path) -> list[list[str]]:
-    """Return the commands that compile each source into an object beside `output`, then the link command."""
+    """Return the commands that compile each source into an object beside `output`, then the link command.
+
+    The folder of `output` has the file HEADER.
+    """
     compiles, objects = [], []
+    flags = [*FLAGS.split(), f"-I{output.parent}"]
     for source in sorted(HERE.rglob("*.cpp")):
         processor = PROCESSORS.get(source.stem, "").split()
         objects.append(str(output.with_name(f"{source.stem}.o")))
-        compiles.append([*ZIG, *FLAGS.split(), *processor, "-c", str(source), "-o", objects[-1]])
+        compiles.append([*ZIG, *flags, *processor, "-c", str(source), "-o", objects[-1]])
     return [*compiles, [*ZIG, *LINK.split(), *objects, "-lc", "-ldl", "-lpthread", "-o", str(output)]]
+
+
+def header() -> str:
+    """Return the text of a C++ header with the constants in SHARED. Raises BuildFailed for one that is not there."""
+    lines = ["#pragma once", "#include <stddef.h>", "namespace hfx {"]
+    for name, constants in SHARED.items():
+        tree = ast.parse((PYTHON / name).read_text(encoding="utf-8"))
+        assigned = {
+            node.targets[0].id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        if missing := [constant for constant in constants if constant not in assigned]:
+            raise BuildFailed(f"{PYTHON / name} has no constant {', '.join(missing)}.")
+        lines += [f"constexpr {_declared(constant, ast.literal_eval(assigned[constant]))};" for constant in constants]
+    return "\n".join([*lines, "}  // namespace hfx", ""])
+
+
+def _declared(name: str, value: object) -> str:
+    """Return the C++ declaration of a text, of a number, or of an array of numbers."""
+    if isinstance(value, str):
+        return f"char {name}[] = {json.dumps(value)}"
+    return f"size_t {name}[] = {{{str(value)[1:-1]}}}" if isinstance(value, tuple) else f"size_t {name} = {value}"
 
 
 def unsupported() -> str:

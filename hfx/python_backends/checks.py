@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from .errors import InvalidRequest, ModelDamaged
+from .errors import HAS_ANOTHER_TYPE, InvalidRequest, ModelDamaged
 from .tasks import TASKS
 
 Check = Callable[[str, Any], Any]
@@ -190,7 +190,7 @@ def encoder_settings(text: str, task: str, inputs: Collection[str]) -> dict[str,
             known = f"its parameters are {', '.join(types)}" if types else "it takes none"
             raise ValueError(f"{name[:NAME_LENGTH]} is no parameter of this model; {known}")
         if type(value) is not types[name]:
-            raise ValueError(f"{name} has another type; it must be {KINDS[types[name]]}")
+            raise ValueError(HAS_ANOTHER_TYPE % (name, KINDS[types[name]]))
     return parameters
 
 

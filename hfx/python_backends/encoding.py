@@ -14,7 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidInput
+from .errors import (
+    HAS_AN_EMPTY_LABEL,
+    HAS_NO_TOKENS,
+    HAS_TOO_MANY_LABELS,
+    IS_EMPTY,
+    LEAVES_NO_ROOM,
+    PAIR_HAS_NO_TOKENS,
+    InvalidInput,
+)
 from .inputs import (
     BYTES_PER_TOKEN,
     MARGIN,
@@ -112,7 +120,7 @@ class TextEncoder(RowEncoder):
             used = self._piece(raw, bytes_per_token)
             encoding = self._tokenizer.encode(used.text)
         if len(encoding) == 0 and not self.settings.takes_empty:
-            raise InvalidInput(f"{TEXT} has no tokens")
+            raise InvalidInput(HAS_NO_TOKENS % TEXT)
         refuse_tokens(TEXT, encoding.ids, self.settings.vocab_size, self._tokenizer)
         if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):
             raise InvalidInput(f"{TEXT} has a word without an end in {len(used.text)} characters. Divide it by blanks")
@@ -191,7 +199,7 @@ class PairEncoder(RowEncoder):
         kept = longest_first(len(first), len(second), self._room)
         joined = self._template.joined(self._kept(first, kept[0]), self._kept(second, kept[1]))
         if not joined.ids:
-            raise InvalidInput(f"{QUERY} and {TEXT} have no tokens")
+            raise InvalidInput(PAIR_HAS_NO_TOKENS % (QUERY, TEXT))
         refuse_tokens(f"{QUERY} or {TEXT}", joined.ids, self.settings.vocab_size, self._tokenizer)
         types = joined.type_ids if "token_type_ids" in self.settings.inputs else []
         dropped = len(first) + len(second) - sum(kept)
@@ -254,20 +262,20 @@ class HypothesisEncoder(RowEncoder):
         if not labels:
             raise InvalidInput(f"{LABELS} is empty: send at least one label")
         if len(labels) > MAX_LABELS:
-            raise InvalidInput(f"{LABELS} has {len(labels)} labels; at most {MAX_LABELS} can be taken")
+            raise InvalidInput(HAS_TOO_MANY_LABELS % (LABELS, len(labels), MAX_LABELS))
         return [self.settings.hypothesis_template.format(self._label(raw)) for raw in labels]
 
     def _label(self, raw: bytes) -> str:
         refuse_longer(LABELS, raw, self.settings.max_length)
         label = decoded(LABELS, raw)
         if not label.strip():
-            raise InvalidInput(f"{LABELS} has an empty label")
+            raise InvalidInput(HAS_AN_EMPTY_LABEL % LABELS)
         return label
 
     def _row(self, raw: bytes, labels: Many[bytes]) -> Row:
         hypotheses = self._hypotheses(labels)
         if not raw:
-            raise InvalidInput(f"{TEXT} is empty")
+            raise InvalidInput(IS_EMPTY % TEXT)
         used, encodings = self._pairs(raw, hypotheses)
         for encoding in encodings:
             refuse_tokens(f"{TEXT} or {LABELS}", encoding.ids, self.settings.vocab_size, self._tokenizer)
@@ -290,8 +298,7 @@ class HypothesisEncoder(RowEncoder):
         except Exception as error:
             if "too short" not in str(error):
                 raise
-            room = self.settings.max_length
-            raise InvalidInput(f"{LABELS} has a label that leaves no room for the text in {room} tokens") from None
+            raise InvalidInput(LEAVES_NO_ROOM % (LABELS, self.settings.max_length)) from None
 
     def _dropped(self, encoding: Any) -> int:
         if len(encoding) < self.settings.max_length:

@@ -54,6 +54,28 @@ FAILED = Reason("FAILED", "INTERNAL", "ServerError", 500)
 _ALL = (INVALID_REQUEST, TOO_LONG, QUEUE_FULL, DRAINING, ENGINE_UNREACHABLE, DEADLINE_EXCEEDED, FAILED)
 REASONS: Mapping[str, Reason] = {reason.name: reason for reason in _ALL}
 
+# Refusals of requests to encoders, which the native backend has, too: its build makes a C++ header of these texts
+# (hfx/native/build.py). %s is a text, %lu and %ld are numbers.
+ROWS_DIFFER = "%s has %lu rows but %s has %lu"
+IS_MISSING = "%s is missing"
+IS_EMPTY = "%s is empty"
+HAS_NO_STRINGS = "%s is empty: send at least one string"
+HAS_NO_TOKENS = "%s has no tokens"
+PAIR_HAS_NO_TOKENS = "%s and %s have no tokens"
+HAS_TOO_MANY_BYTES = "%s has %lu bytes; at most %lu can be taken"
+IS_HUGE = "%s has %lu bytes, above the limit of %lu. Divide the text"
+HAS_NO_PROMPTS = "%s can't be taken: the model has no prompts"
+BOTH_ARE_SENT = "%s and %s are sent: send one of them"
+HAS_TOO_MANY_LABELS = "%s has %lu labels; at most %lu can be taken"
+HAS_AN_EMPTY_LABEL = "%s has an empty label"
+LEAVES_NO_ROOM = "%s has a label that leaves no room for the text in %lu tokens"
+DIFFERS_BETWEEN_ROWS = "%s differs between the rows of one request"
+IS_BELOW_ONE = "%s must be at least 1, not %ld"
+HAS_ANOTHER_TYPE = "%s has another type; it must be %s"
+HAS_OTHER_DIMENSIONS = "dimensions is %lu; the model's vectors have %lu"
+IS_OVERLOADED = "The model has more to do than it can answer in time"
+TRY_AGAIN = "Send fewer requests at a time, or try again later."
+
 _REASON = re.compile(r"\[hfx:([A-Z_]+)\] ")
 # The text that Triton writes before the message of a model (2.51).
 _OF_TRITON = re.compile(r"^(?:in ensemble '[^']*', )?(?:Failed to process the request\(s\)[^,]*, message: )?")

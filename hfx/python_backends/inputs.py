@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidInput, failure_of
+from .errors import HAS_NO_STRINGS, HAS_TOO_MANY_BYTES, IS_HUGE, IS_MISSING, ROWS_DIFFER, InvalidInput, failure_of
 
 Tensors = Mapping[str, NDArray[Any]]
 Text = str | bytes
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 Checked = TypeVar("Checked", bound="tuple[Any, ...]")
 
 TOKENS_SHOWN = 3
-LONGEST_TEXT = 16 * 2**20  # bytes, even if only a part of the text is tokenized
+LONGEST_TEXT = 16_777_216  # bytes (16 MiB), even if only a part of the text is tokenized
 
 
 def or_refusal(encode: Callable[..., Result], *arguments: Any) -> Result | Exception:
@@ -77,7 +77,7 @@ def table(field: str, tensors: Tensors) -> list[list[bytes]]:
     if array.ndim != 2:
         raise InvalidInput(f"{field} must have the shape [rows, strings], not {list(array.shape)}")
     if array.shape[1] == 0:
-        raise InvalidInput(f"{field} is empty: send at least one string")
+        raise InvalidInput(HAS_NO_STRINGS % field)
     rows: list[list[bytes]] = array.tolist()
     for texts in rows:
         refuse_huge(field, texts)
@@ -87,7 +87,7 @@ def table(field: str, tensors: Tensors) -> list[list[bytes]]:
 def _tensor(field: str, tensors: Tensors) -> NDArray[Any]:
     array = tensors.get(field)
     if array is None or array.dtype != np.object_:
-        raise InvalidInput(f"{field} is {'missing' if array is None else 'no text'}")
+        raise InvalidInput(IS_MISSING % field if array is None else f"{field} is no text")
     return array
 
 
@@ -95,14 +95,14 @@ def refuse_huge(field: str, texts: Iterable[bytes]) -> None:
     """Raise InvalidInput if a text has more than LONGEST_TEXT bytes."""
     longest = max(map(len, texts), default=0)
     if longest > LONGEST_TEXT:
-        raise InvalidInput(f"{field} has {longest} bytes, above the limit of {LONGEST_TEXT}. Divide the text")
+        raise InvalidInput(IS_HUGE % (field, longest, LONGEST_TEXT))
 
 
 def same_rows(first: str, second: str, tensors: Tensors) -> None:
     """Raise InvalidInput if two tensors have different numbers of rows."""
     left, right = len(_tensor(first, tensors)), len(_tensor(second, tensors))
     if left != right:
-        raise InvalidInput(f"{first} has {left} rows but {second} has {right}")
+        raise InvalidInput(ROWS_DIFFER % (first, left, second, right))
 
 
 def column_pairs(first: str, second: str, tensors: Tensors) -> list[tuple[Text, Text]]:
@@ -183,7 +183,7 @@ def refuse_longer(field: str, raw: bytes, max_tokens: int) -> None:
     """Raise InvalidInput if a text that may not be cut can't fit into `max_tokens` tokens in any ordinary way."""
     limit = max_tokens * BYTES_PER_TOKEN[0]
     if len(raw) > limit:
-        raise InvalidInput(f"{field} has {len(raw)} bytes; at most {limit} can be taken")
+        raise InvalidInput(HAS_TOO_MANY_BYTES % (field, len(raw), limit))
 
 
 def settled(encoding: Any, side: str, sequence: int = 0) -> bool:

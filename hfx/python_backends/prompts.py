@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .checks import NAME_LENGTH
-from .errors import InvalidInput
+from .errors import BOTH_ARE_SENT, HAS_NO_PROMPTS, ROWS_DIFFER, InvalidInput
 from .inputs import Tensors, column, decoded
 from .settings import Settings
 from .tasks import PROMPTS
@@ -23,14 +23,14 @@ def prompts(tensors: Tensors, rows: int, settings: Settings) -> list[bytes]:
     if not given:
         return [settings.default_prompt.encode()] * rows
     if settings.prompts is None:
-        raise InvalidInput(f"{given[0]} can't be taken: the model has no prompts")
+        raise InvalidInput(HAS_NO_PROMPTS % given[0])
     if len(given) > 1 and not settings.roles:
-        raise InvalidInput(f"{' and '.join(given)} are sent: send one of them")
+        raise InvalidInput(BOTH_ARE_SENT % tuple(given))
     texts: list[str] = []
     for name in given:
         values = column(name, tensors)
         if len(values) != rows:
-            raise InvalidInput(f"{TEXT} has {rows} rows but {name} has {len(values)}")
+            raise InvalidInput(ROWS_DIFFER % (TEXT, rows, name, len(values)))
         texts = [decoded(name, value) for value in values]
         if name == PROMPT_NAME:
             texts = [_prompt(text, settings.prompts) for text in texts]

@@ -22,7 +22,7 @@ import triton_python_backend_utils as pb
 from .admission import Bound, MetricsReader, metrics_address, net_of, server_arguments
 from .checks import encoder_settings
 from .encoding import open_encoder, tensors
-from .errors import InvalidInput, QueueFull, Unexpected, with_reason
+from .errors import IS_BELOW_ONE, IS_MISSING, IS_OVERLOADED, TRY_AGAIN, InvalidInput, QueueFull, Unexpected, with_reason
 from .inputs import Tensors, table
 from .tasks import TOKENIZING
 
@@ -79,7 +79,7 @@ class TritonPythonModel:
     def _check(self, arrays: Tensors) -> None:
         for name in self.encoder.fields:
             if name not in arrays:
-                raise InvalidInput(f"{name} is missing")
+                raise InvalidInput(IS_MISSING % name)
         for name in (self.settings.keys() & arrays.keys()) - TOKENIZING:
             if self.settings[name] is np.object_:
                 _refuse_empty(name, arrays)
@@ -91,8 +91,7 @@ class TritonPythonModel:
             return
         rows = len(arrays[self.encoder.fields[0]])
         if not self.queue.admission.take(rows, now, 1e-6 * request.timeout()):
-            message = "The model has more to do than it can answer in time"
-            raise QueueFull(message, "Send fewer requests at a time, or try again later.")
+            raise QueueFull(IS_OVERLOADED, TRY_AGAIN)
 
     def _add_parameters(self, request: Any, arrays: dict[str, Any]) -> None:
         """Add the settings among the request's parameters to `arrays`, for all rows. Raises InvalidInput."""
@@ -123,7 +122,7 @@ def _refuse_below_one(name: str, value: Any) -> None:
     """Raise InvalidInput for a number below 1; a 0 would mean that the setting is left out."""
     least = np.min(value, initial=1)
     if least < 1:
-        raise InvalidInput(f"{name} must be at least 1, not {least}")
+        raise InvalidInput(IS_BELOW_ONE % (name, least))
 
 
 def _refuse_empty(name: str, arrays: Tensors) -> None:

@@ -14,8 +14,8 @@ constexpr float NORM_FLOOR = 1e-12f;  // as in torch.nn.functional.normalize
 // rows differ, because an output has one shape for all rows, or if a value is below 1.
 bool agreed(const char *name, const Array<int32_t> &values, size_t &count, Text &refusal) {
     for (int32_t each : values) {
-        if (each != values[0]) return refuse(refusal, "%s differs between the rows of one request", name);
-        if (each < 1) return refuse(refusal, "%s must be at least 1, not %lld", name, (long long)each);
+        if (each != values[0]) return refuse(refusal, DIFFERS_BETWEEN_ROWS, name);
+        if (each < 1) return refuse(refusal, IS_BELOW_ONE, name, long(each));
         count = size_t(each);
     }
     return true;
@@ -159,7 +159,7 @@ bool embed(const Inputs &inputs, const Logits &vectors, const char *name, Output
     size_t width = vectors.classes, count = width;
     refusal.clear();
     if (!agreed("dimensions", inputs.dimensions, count, refusal)) return false;
-    if (count > width) return refuse(refusal, "dimensions is %zu; the model's vectors have %zu", count, width);
+    if (count > width) return refuse(refusal, HAS_OTHER_DIMENSIONS, count, width);
     Output *output = outputs.add(name, Output::FLOATS, vectors.rows, count);
     if (!output) return false;
     if (count == width) return output->content.append(reinterpret_cast<const char *>(vectors.data), 4 * vectors.rows * width);

@@ -5,7 +5,6 @@ namespace {
 
 constexpr const char *TEXT = "text_input", *QUERY = "query", *LABELS = "candidate_labels", *PROMPT = "prompt",
                      *PROMPT_NAME = "prompt_name";
-constexpr size_t MOST_LABELS = 1000;  // each costs a pass of the net; more is a mistake or an attack
 
 // Reduces two texts' numbers of tokens to fit into `room`; the shorter text keeps up to half of it.
 void longest_first(size_t &first, size_t &second, size_t room) {
@@ -83,15 +82,15 @@ bool Encoder::check(const Inputs &inputs, Text &refusal) const {
     size_t rows = inputs.rows;
     bool ranking = settings.task == Task::TEXT_RANKING, labelled = settings.task == Task::ZERO_SHOT_CLASSIFICATION;
     if (ranking && inputs.queries.size() != rows)
-        return refuse(refusal, "%s has %zu rows but %s has %zu", QUERY, inputs.queries.size(), TEXT, rows);
-    if (!rows || inputs.texts.size() != rows) return refuse(refusal, "%s is missing", TEXT);
+        return refuse(refusal, ROWS_DIFFER, QUERY, inputs.queries.size(), TEXT, rows);
+    if (!rows || inputs.texts.size() != rows) return refuse(refusal, IS_MISSING, TEXT);
     if (ranking && !none_is_huge(QUERY, inputs.queries.data(), rows, refusal)) return false;
     if (!none_is_huge(TEXT, inputs.texts.data(), rows, refusal)) return false;
     if (!labelled) return check_prompts(inputs, refusal);
     size_t count = inputs.label_count;
-    if (!count) return refuse(refusal, "%s is empty: send at least one string", LABELS);
+    if (!count) return refuse(refusal, HAS_NO_STRINGS, LABELS);
     if (inputs.labels.size() / count != rows || inputs.labels.size() % count)
-        return refuse(refusal, "%s has %zu rows but %s has %zu", TEXT, rows, LABELS, inputs.labels.size() / count);
+        return refuse(refusal, ROWS_DIFFER, TEXT, rows, LABELS, inputs.labels.size() / count);
     for (size_t row = 0; row < rows; row++)
         if (!none_is_huge(LABELS, inputs.labels.data() + row * count, count, refusal)) return false;
     return true;
@@ -102,10 +101,10 @@ bool Encoder::check_prompts(const Inputs &inputs, Text &refusal) const {
     const char *field = named ? PROMPT_NAME : PROMPT;
     const Array<Span> &given = named ? inputs.prompt_names : inputs.prompts;
     if (given.empty()) return true;
-    if (!settings.has_prompts) return refuse(refusal, "%s can't be taken: the model has no prompts", field);
-    if (named && !inputs.prompts.empty()) return refuse(refusal, "%s and %s are sent: send one of them", PROMPT_NAME, PROMPT);
+    if (!settings.has_prompts) return refuse(refusal, HAS_NO_PROMPTS, field);
+    if (named && !inputs.prompts.empty()) return refuse(refusal, BOTH_ARE_SENT, PROMPT_NAME, PROMPT);
     if (!none_is_huge(field, given.data(), given.size(), refusal)) return false;
-    if (given.size() != inputs.rows) return refuse(refusal, "%s has %zu rows but %s has %zu", TEXT, inputs.rows, field, given.size());
+    if (given.size() != inputs.rows) return refuse(refusal, ROWS_DIFFER, TEXT, inputs.rows, field, given.size());
     for (Span each : given)
         if (!is_utf8(field, each, refusal)) return false;
     Span found;
@@ -161,7 +160,7 @@ bool Encoder::text_row(Span prompt, Span text, Work &work, Text &refusal) const 
         if (!piece.cut || settled(work.first, room_, settings.left)) break;
     }
     size_t count = work.first.size();
-    if (!count && !template_->special_tokens() && !settings.takes_empty) return refuse(refusal, "%s has no tokens", TEXT);
+    if (!count && !template_->special_tokens() && !settings.takes_empty) return refuse(refusal, HAS_NO_TOKENS, TEXT);
     size_t dropped = count > room_ ? count - room_ : piece.cut;
     return add(kept(work.first, count < room_ ? count : room_), nullptr, TEXT, work, refusal) &&
            work.truncated.push(int32_t(dropped));
@@ -190,7 +189,7 @@ bool Encoder::pair_row(Span prompt, Span unprompted, Span text, Work &work, Text
     longest_first(first, second, room_);
     dropped -= first + second;
     if (!first && !second && !template_->special_tokens())
-        return refuse(refusal, "%s and %s have no tokens", QUERY, TEXT);
+        return refuse(refusal, PAIR_HAS_NO_TOKENS, QUERY, TEXT);
     Part other = kept(work.second, second);
     return add(kept(work.first, first), &other, "query or text_input", work, refusal) &&
            work.truncated.push(int32_t(dropped || !piece.cut ? dropped : 1));
@@ -199,7 +198,7 @@ bool Encoder::pair_row(Span prompt, Span unprompted, Span text, Work &work, Text
 // Adds a sequence for each label, of the text and a hypothesis; only the text is truncated.
 bool Encoder::label_row(Span text, const Span *labels, size_t count, Work &work, Text &refusal) const {
     if (!hypotheses(labels, count, work, refusal)) return false;
-    if (!text.size) return refuse(refusal, "%s is empty", TEXT);
+    if (!text.size) return refuse(refusal, IS_EMPTY, TEXT);
     Piece piece;
     if (!premise(text, work, piece, refusal)) return false;
     size_t dropped = piece.cut, size = work.first.size();
@@ -214,15 +213,15 @@ bool Encoder::label_row(Span text, const Span *labels, size_t count, Work &work,
 }
 
 bool Encoder::hypotheses(const Span *labels, size_t count, Work &work, Text &refusal) const {
-    if (count > MOST_LABELS)
-        return refuse(refusal, "%s has %zu labels; at most %zu can be taken", LABELS, count, MOST_LABELS);
+    if (count > MAX_LABELS)
+        return refuse(refusal, HAS_TOO_MANY_LABELS, LABELS, count, MAX_LABELS);
     hfx::Text text;
     Array<Token> tokens;
     work.hypotheses.clear(), work.hypothesis_ends.clear();
     if (!work.hypothesis_ends.push(0)) return false;
     for (size_t i = 0; i < count; i++) {
         if (!is_short(LABELS, labels[i], settings.max_length, refusal) || !is_utf8(LABELS, labels[i], refusal)) return false;
-        if (is_blank(labels[i])) return refuse(refusal, "%s has an empty label", LABELS);
+        if (is_blank(labels[i])) return refuse(refusal, HAS_AN_EMPTY_LABEL, LABELS);
         text.clear();
         if (!text.append(settings.before_label.data(), settings.before_label.size()) || !append(text, labels[i])) return false;
         if (!text.append(settings.behind_label.data(), settings.behind_label.size())) return false;
@@ -246,7 +245,7 @@ bool Encoder::premise(Span raw, Work &work, Piece &piece, Text &refusal) const {
         if (!tokenize(piece.text, work.first)) return false;
         size_t size = work.first.size();
         if (longest >= room_ && size + longest > room_)
-            return refuse(refusal, "%s has a label that leaves no room for the text in %zu tokens", LABELS, settings.max_length);
+            return refuse(refusal, LEAVES_NO_ROOM, LABELS, settings.max_length);
         if (!piece.cut || (size + shortest > room_ && settled(work.first, room_ - shortest, settings.left))) break;
     }
     return true;

@@ -6,10 +6,14 @@
 namespace hfx {
 namespace {
 
-constexpr const char *FULL =
-    "[hfx:QUEUE_FULL] The model has more to do than it can answer in time. Send fewer requests at a time, or try again later.";
 constexpr const char *ENDED = "The request of this sequence_id was ended.";
 constexpr const char *TRUNCATED = "truncated_tokens";
+
+// Refuses a request because too much work waits. Always returns false.
+bool overloaded(Job &job) {
+    refuse(job.reason, "[hfx:QUEUE_FULL] %s. %s", IS_OVERLOADED, TRY_AGAIN);
+    return job.fail(triton::UNAVAILABLE);
+}
 
 bool read(Document &document, const char *folder, const char *name, Text &error) {
     Text path;
@@ -116,14 +120,14 @@ bool Model::prepare(Job &job) {
     TRITONBACKEND_InferenceRequestTimeoutMicroseconds && triton::done(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(job.request, &job.timeout));
     size_t rows = job.inputs.rows, estimated = estimate(job.inputs);
     double timeout = 1e-6 * double(job.timeout);
-    if (!queue_.take(rows, estimated, timeout)) return job.fail(triton::UNAVAILABLE, FULL);
+    if (!queue_.take(rows, estimated, timeout)) return overloaded(job);
     uint64_t began = now();
     bool prepared = read_parameters(options_, job) &&
                     (encoder_.encode(job.inputs, job.tokens, job.reason) || job.fail(triton::INVALID_ARGUMENT));
     job.tokenizing = now() - began;
     job.work = job.tokens.rows * job.tokens.sequences * job.tokens.width;
     if (!prepared) queue_.leave_out(rows, estimated);
-    return prepared && (queue_.correct(rows, estimated, job.work, timeout) || job.fail(triton::UNAVAILABLE, FULL));
+    return prepared && (queue_.correct(rows, estimated, job.work, timeout) || overloaded(job));
 }
 
 // Estimates the number of tokens before texts are tokenized: one token for 4 bytes, as in English.

@@ -72,7 +72,7 @@ template <typename Value> bool set(Array<Value> &tensor, Value value, size_t row
 }
 
 bool refuse_below_one(const char *name, int64_t least, Text &refusal) {
-    return least >= 1 || refuse(refusal, "%s must be at least 1, not %lld", name, (long long)least);
+    return least >= 1 || refuse(refusal, IS_BELOW_ONE, name, long(least));
 }
 
 bool append_value(Text &to, const Parameter &parameter) {
@@ -101,8 +101,8 @@ bool apply(const Setting &setting, const Parameter &parameter, Inputs &inputs, T
 
 bool check_inputs(Task task, const Inputs &inputs, Text &refusal) {
     refusal.clear();
-    if (task == Task::TEXT_RANKING && inputs.queries.empty()) return refuse(refusal, "query is missing");
-    if (inputs.texts.empty()) return refuse(refusal, "text_input is missing");
+    if (task == Task::TEXT_RANKING && inputs.queries.empty()) return refuse(refusal, IS_MISSING, "query");
+    if (inputs.texts.empty()) return refuse(refusal, IS_MISSING, "text_input");
     for (const Setting &setting : SETTINGS) {
         if (!setting.numbers) continue;
         int32_t least = 1;
@@ -125,7 +125,7 @@ bool apply_parameters(Options options, const Parameter *parameters, size_t count
         const Setting *setting = find(parameters[i].name, options);
         if (!setting) return refuse_unknown(parameters[i].name, options, refusal);
         if (parameters[i].kind != setting->kind)
-            return refuse(refusal, "%s has another type; it must be %s", setting->name, setting->allowed);
+            return refuse(refusal, HAS_ANOTHER_TYPE, setting->name, setting->allowed);
     }
     for (size_t i = 0; i < count; i++) {
         const Setting *setting = is_tritons(parameters[i].name) ? nullptr : find(parameters[i].name, options);

@@ -42,14 +42,14 @@ bool is_utf8(const char *field, Span raw, Text &refusal) {
 bool is_short(const char *field, Span raw, size_t max_tokens, Text &refusal) {
     size_t limit = max_tokens * BYTES_PER_TOKEN[0];
     if (raw.size <= limit) return true;
-    return refuse(refusal, "%s has %zu bytes; at most %zu can be taken", field, raw.size, limit);
+    return refuse(refusal, HAS_TOO_MANY_BYTES, field, raw.size, limit);
 }
 
 bool none_is_huge(const char *field, const Span *texts, size_t count, Text &refusal) {
     size_t longest = 0;
     for (size_t i = 0; i < count; i++) longest = texts[i].size > longest ? texts[i].size : longest;
     if (longest <= LONGEST_TEXT) return true;
-    return refuse(refusal, "%s has %zu bytes, above the limit of %zu. Divide the text", field, longest, LONGEST_TEXT);
+    return refuse(refusal, IS_HUGE, field, longest, LONGEST_TEXT);
 }
 
 bool is_blank(Span text) {

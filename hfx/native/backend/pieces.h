@@ -5,14 +5,6 @@
 
 namespace hfx {
 
-// The numbers of bytes that are tokenized for each token that the net reads. They are tried in their order until a
-// piece settles the tokens kept; the last one is used if none does.
-constexpr size_t BYTES_PER_TOKEN[] = {16, 64, 256};
-// A cut changes only the tokens near it: the tokens of its word (WordPiece: 100 characters), or the tokens at the end
-// of a Viterbi path.
-constexpr size_t MARGIN = 128;
-constexpr size_t LONGEST_TEXT = 16 << 20;  // bytes; a longer text is refused, however little of it would be read
-
 struct Piece {
     Span text;
     bool cut = false;

@@ -4,8 +4,6 @@
 namespace hfx {
 namespace {
 
-constexpr size_t FEW_WAITING = 16;  // with fewer requests, none is refused for the seconds that they take
-
 double mean(double before, double value) { return before > 0 ? (before + value) / 2 : value; }
 
 }  // namespace

@@ -20,8 +20,6 @@ struct Bound {
     size_t batch = 64, tokens = SIZE_MAX;
 };
 
-constexpr size_t LARGE = 4096;  // a request of more tokens is large
-
 class Queue {
 public:
     ~Queue() { pthread_mutex_destroy(&lock_); }

@@ -4,8 +4,6 @@
 
 namespace hfx {
 
-constexpr size_t NAME_LENGTH = 60;
-
 Span shown(Span name) {
     size_t end = 0, characters = 0;
     for (; end < name.size; end++)

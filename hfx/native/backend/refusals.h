@@ -1,6 +1,7 @@
 // The reason why a request is refused, as its caller reads it.
 #pragma once
 #include "../memory.h"
+#include "shared.h"  // made by build.py
 
 namespace hfx {
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from .sessions import Outputs
 
-LARGE = 4096  # elements of a ragged input above which a request is large, as in native/backend/queue.h
+LARGE = 4096  # elements of a ragged input above which a request is large
 FEW = 8  # large requests that may be open while the time that they take is unknown
 SECONDS = 3.0  # a large request may wait for earlier ones, unless the parameter max_queue_seconds is set
 Found = Outputs | Exception

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput
+from ..errors import HAS_OTHER_DIMENSIONS, InvalidInput
 from .inputs import Tensors, agreed
 
 DIMENSIONS, MASK = "dimensions", "attention_mask"
@@ -40,7 +40,7 @@ class Postprocessor:
         width = vectors.shape[1]
         count = agreed(DIMENSIONS, tensors, width)
         if count > width:
-            raise InvalidInput(f"{DIMENSIONS} is {count}; the model's vectors have {width}")
+            raise InvalidInput(HAS_OTHER_DIMENSIONS % (count, width))
         if count == width:
             return {"embedding": vectors}
         cut = vectors[:, :count]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput
+from ..errors import DIFFERS_BETWEEN_ROWS, IS_BELOW_ONE, IS_EMPTY, IS_MISSING, InvalidInput
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -30,7 +30,7 @@ def read_request(
         elif name in optional and (array := tensor.as_numpy()).any():
             arrays[name] = array
     missing = next((name for name in required if name not in arrays), None)
-    return arrays if missing is None else InvalidInput(f"{missing} is missing")
+    return arrays if missing is None else InvalidInput(IS_MISSING % missing)
 
 
 def top_k(tensors: Tensors, default: int | None, available: int) -> int:
@@ -47,12 +47,12 @@ def agreed(name: str, tensors: Tensors, default: int) -> int:
         return default
     values = tensors[name]
     if values.size == 0:
-        raise InvalidInput(f"{name} is empty")
+        raise InvalidInput(IS_EMPTY % name)
     count = int(values.flat[0])
     if np.any(values != count):
-        raise InvalidInput(f"{name} differs between the rows of one request")
+        raise InvalidInput(DIFFERS_BETWEEN_ROWS % name)
     if count < 1:
-        raise InvalidInput(f"{name} must be at least 1, not {count}")
+        raise InvalidInput(IS_BELOW_ONE % (name, count))
     return count
 
 

@@ -1,7 +1,8 @@
-"""The libraries of native operators under test: what hfx ships, and a build of all kernels for AVX512-VNNI.
+"""The native libraries under test: the one that hfx ships, and a build of all kernels for AVX512-VNNI.
 
-The second lets one processor check what it lacks: AVX-VNNI's kernels in AVX-512's form of the instruction, and AMX's
-with emulated tiles. HFX_NATIVE_TEST_FLAGS adds to its flags; with them, it alone is under test (test_sanitizers.py).
+With the second library, one processor tests what it lacks: AVX-VNNI's kernels in AVX-512's form of the instruction, and
+AMX's with emulated tiles. HFX_NATIVE_TEST_FLAGS adds to its compiler flags; with them, only this library is tested
+(test_sanitizers.py).
 """
 
 from __future__ import annotations
@@ -74,11 +75,13 @@ def compiled() -> Path:
 def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], headers: Iterable[Path]) -> Path:
     """The library of `sources`, compiled once for each state of them and of `headers`."""
     command, file = [*compiler(), *flags], f"{name}.so"
-    digest = hashlib.sha256(repr([*command, file]).encode())
+    digest = hashlib.sha256(repr([*command, file, build.header()]).encode())
     for path in sorted([*sources, *headers]):
         digest.update(path.read_bytes())
 
     def compile_all(folder: Path) -> dict[str, Any]:
+        (folder / build.HEADER).write_text(build.header())
+        command.append(f"-I{folder}")
         objects = [str(folder / f"{source.parent.name}-{source.stem}.o") for source in sources]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda source, made: run("-c", str(source), "-o", made), sources, objects))

@@ -1,4 +1,4 @@
-"""The native library: compiled again when its sources change, and an error that says what to do where it is missing."""
+"""The native library is compiled again when its sources change; a missing library is an error with a fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hfx import native
-from hfx.native.build import LIBRARY, ZIGLANG
+from hfx.native.build import LIBRARY, SHARED, ZIGLANG
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -28,6 +28,9 @@ def checkout(tmp_path: Path) -> Path:
         ROOT / "hfx/native", tmp_path / "hfx/native", ignore=shutil.ignore_patterns("*.so", "*.cpp", "__pycache__")
     )
     shutil.copy2(ROOT / "hfx/native/cpu.cpp", tmp_path / "hfx/native")
+    for name in SHARED:
+        (tmp_path / "hfx/python_backends" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / "hfx/python_backends" / name, tmp_path / "hfx/python_backends" / name)
     return tmp_path
 
 
@@ -68,12 +71,13 @@ def test_a_missing_library_is_an_error_that_says_how_to_build_it(checkout: Path)
 def test_it_is_compiled_only_when_it_is_older_than_its_sources(checkout: Path) -> None:
     library = checkout / "hfx/native" / LIBRARY
     made = []
-    for touched in (checkout / "setup.py", checkout / "setup.py", checkout / "hfx/native/linear.h"):
+    python_file = checkout / "hfx/python_backends/errors.py"
+    for touched in (checkout / "setup.py", checkout / "setup.py", checkout / "hfx/native/linear.h", python_file):
         touched.touch()
         done = python(checkout, "-m", "hfx.native.build")
         assert done.returncode == 0, done.stderr
         made.append(library.stat().st_mtime_ns)
-    assert made[0] == made[1] < made[2]
+    assert made[0] == made[1] < made[2] < made[3]
     assert {path.suffix for path in library.parent.iterdir()} <= {".py", ".h", ".cpp", ".so", ""}  # "": __pycache__
 
 
