@@ -59,7 +59,7 @@ check: install ## Lint, format, types and import rules
 # (tests/conftest.py). More threads of torch than one only take turns.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --durations 30 --durations-min 5
 # `make test DURATIONS=--write-durations` records how long each file takes.
-DURATIONS := --compare-durations
+DURATIONS ?= --compare-durations
 
 test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
 	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
