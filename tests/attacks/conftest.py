@@ -1,4 +1,4 @@
-"""A good checkpoint to damage: each test gets a copy of its own."""
+"""A sound checkpoint for each test to damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to damage a checkpoint, and what a refusal must look like."""
+"""Ways to damage a checkpoint, and checks of the error that refuses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DROPPED = object()
 
 
 def edit_json(file: Path, **fields: Any) -> None:
-    """Set fields of a JSON object; DROPPED removes one."""
+    """Set fields of a JSON object; DROPPED removes a field."""
     content = json.loads(file.read_text(encoding="utf-8")) | fields
     file.write_text(json.dumps({k: v for k, v in content.items() if v is not DROPPED}), encoding="utf-8")
 
@@ -34,7 +34,7 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]
 
 
 def pickle_weights(folder: Path, change: Callable[[dict[str, Any]], Any], **options: Any) -> Path:
-    """Replace the safetensors by a pickle of what `change` makes of the tensors."""
+    """Replace the safetensors by a pickle of the tensors that `change` returns."""
     import torch
     from safetensors.torch import load_file
 
@@ -49,14 +49,17 @@ def plan(folder: Path, **options: Any) -> EncoderPlan:
 
 
 def load(folder: Path, task: str | None = None) -> None:
-    """Everything that is read before a graph is built."""
+    """Read everything that is read before a graph is built."""
     decided = plan(folder, task=task)
     load_tokenizer(decided.checkpoint)
     load_model(decided.checkpoint, decided.task.auto_class, decided.task.headless)
 
 
 def refused(kind: type[SourceError], names: object, action: Callable[[], object]) -> str:
-    """The message of the error of just this kind that `action` raises: it names `names`, says a fix, exits with 3."""
+    """Return the message of the error of exactly this kind that `action` raises, after checks.
+
+    The message must name `names` and have a fix, and the exit code must be 3.
+    """
     with pytest.raises(SourceError) as caught:
         action()
     error = caught.value

@@ -1,4 +1,4 @@
-"""A published model whose library of native operators is not this installation's: its code is not run by hfx itself."""
+"""A published model whose native library differs from the installed one: hfx itself never runs that library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOREIGN = library().read_bytes() + b"\0"
 
 
 def foreign(file: Path, facts: Path, key: str) -> None:
-    """Put another library in the place of the model's, with its own hash in `facts`."""
+    """Replace the model's library by another one, with its own hash in `facts`."""
     text, old = facts.read_text(), hashlib.sha256(file.read_bytes()).hexdigest()
     assert key in text and old in text
     file.unlink()  # a process may have it mapped
@@ -37,7 +37,7 @@ def foreign(file: Path, facts: Path, key: str) -> None:
 
 
 def loaded() -> set[str]:
-    """The libraries that this process has mapped."""
+    """Return the libraries that this process has mapped."""
     return {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if LIBRARY in line}
 
 

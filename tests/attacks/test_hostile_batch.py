@@ -1,4 +1,4 @@
-"""Batch jobs over hostile rows, names and folders: every row is answered for, and nothing else is touched."""
+"""Batch jobs over hostile rows, names and folders: every row has a result, and nothing else is touched."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def test_hostile_rows_are_errors_and_their_neighbours_are_not(
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_a_name_is_only_a_name(name: str, batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
+def test_files_and_folders_with_odd_names_work_in_every_batch_command(
+    name: str, batch: CommandLine, classifier: Opened, tmp_path: Path
+) -> None:
     folder = tmp_path / name
     folder.mkdir()
     source = texts(folder / f"{name[:200]}.csv", 3)
@@ -67,7 +69,7 @@ def test_a_name_is_only_a_name(name: str, batch: CommandLine, classifier: Opened
     assert code == 2 and "changed since the job was planned" in text
 
 
-def test_what_is_no_new_folder_is_no_output(batch: CommandLine, tmp_path: Path) -> None:
+def test_an_output_that_is_not_a_new_folder_is_refused_and_left_alone(batch: CommandLine, tmp_path: Path) -> None:
     source = texts(tmp_path / "a.csv", 2)
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
@@ -80,7 +82,7 @@ def test_what_is_no_new_folder_is_no_output(batch: CommandLine, tmp_path: Path) 
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_is_no_file_is_no_input(batch: CommandLine, tmp_path: Path) -> None:
+def test_an_input_that_is_not_a_regular_file_is_refused(batch: CommandLine, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "dangling.csv").symlink_to(tmp_path / "nowhere")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
@@ -108,7 +110,7 @@ def test_a_pipe_in_a_job_is_refused(name: str, batch: CommandLine, classifier: O
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "lock"])
-def test_a_pipe_that_a_job_does_not_need_is_passed_over(
+def test_a_pipe_in_place_of_the_log_or_lock_blocks_no_command(
     name: str, batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
     job, planned = classifier.plan(tmp_path / "job", [texts(tmp_path / "a.csv", 4)], size=2)
@@ -120,7 +122,7 @@ def test_a_pipe_that_a_job_does_not_need_is_passed_over(
 
 
 def ended(batch: CommandLine, *words: str | Path) -> tuple[int, str]:
-    """The exit code of a command that does not hang, and what it prints."""
+    """Return the exit code and output of a command, which must not hang."""
     with batch.start(*words) as running:
         try:
             text, _ = running.communicate(timeout=60)
@@ -129,7 +131,9 @@ def ended(batch: CommandLine, *words: str | Path) -> tuple[int, str]:
     return running.returncode, text
 
 
-def test_links_in_a_job_lead_nowhere(batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
+def test_links_in_a_job_folder_are_neither_read_nor_written_through(
+    batch: CommandLine, classifier: Opened, tmp_path: Path
+) -> None:
     precious = table(tmp_path / "precious", [{"row": "1", "error": ""}])
     kept = precious.read_bytes()
     source = texts(tmp_path / "a.csv", 4)

@@ -1,4 +1,4 @@
-"""Places that are no checkpoint: missing, elsewhere, linked outside, or on a hub that does not answer."""
+"""Folders that are not checkpoints: missing, linked to elsewhere, or on a hub that does not answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for model in sys.argv[1:]:
     except HfxError as error:
         print(type(error).__name__, error.exit_code, error.message, error.fix)
 """
-# Last part of the asked id -> what the hub answers: status and error code.
+# Last part of the requested id -> status and error code of the hub's answer.
 ANSWERS = {
     "gone": (404, "RepoNotFound"),
     "private": (401, "RepoNotFound"),
@@ -41,7 +41,7 @@ ANSWERS = {
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub that has no model, in seven ways."""
+    """A hub without a model, which fails in seven ways."""
 
     def do_GET(self) -> None:
         status, code = next((a for name, a in ANSWERS.items() if f"/{name}/" in self.path), (404, "RepoNotFound"))
@@ -66,7 +66,7 @@ def hub_answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 def ask(home: Path, *models: str, **environment: str) -> list[str]:
-    """What a fresh process says of each model; huggingface_hub reads its settings only once, at import."""
+    """Return the result for each model in a fresh process, as huggingface_hub reads its settings only at import."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith("HF_")} | {"HF_HOME": str(home)} | environment
     command = [sys.executable, "-c", ASK, *models]
     done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=True)
@@ -74,7 +74,7 @@ def ask(home: Path, *models: str, **environment: str) -> list[str]:
 
 
 def cached(home: Path, checkpoint: Path) -> Path:
-    """`checkpoint` as the hub's cache holds org/tiny: links to blobs. Returns the snapshot's folder."""
+    """Write `checkpoint` as the hub's cache holds org/tiny, as links to blobs, and return the snapshot's folder."""
     repository = home / "hub" / "models--org--tiny"
     snapshot = repository / "snapshots" / COMMIT
     shutil.copytree(checkpoint, repository / "blobs")
@@ -96,7 +96,7 @@ def test_a_missing_folder_is_named(model: str) -> None:
 @pytest.mark.parametrize(
     "model", ["", " ", "x" * 5000, "a\0b", "a b", "org/", "/" * 5000 + "x", "-", "org/..", "é/ü", "a\nb"]
 )
-def test_nonsense_is_refused(model: str) -> None:
+def test_a_name_that_cannot_be_a_model_is_refused(model: str) -> None:
     refused(CheckpointMissing, "", lambda: open_checkpoint(model))
 
 
@@ -163,7 +163,7 @@ SAID = {
 
 
 @pytest.mark.parametrize(("name", "said"), SAID.items())
-def test_what_the_hub_answers_is_told_apart(hub_answers: dict[str, str], name: str, said: str) -> None:
+def test_each_refusal_of_the_hub_has_its_own_message(hub_answers: dict[str, str], name: str, said: str) -> None:
     assert hub_answers[name].startswith("CheckpointMissing 3 " + said.format(f"org/{name}"))
     assert said != CANT_BE_REACHED or "pass its folder" in hub_answers[name]
 

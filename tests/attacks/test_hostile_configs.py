@@ -1,4 +1,4 @@
-"""config.json files that are damaged, or that ask transformers for code, kernels, memory or files of their own."""
+"""Damaged config.json files, and files that want transformers to load code, kernels, files or too much memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_config_that_is_missing_or_a_folder_is_named(folder: Path) -> None:
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else value.__name__,
 )
-def test_a_config_without_a_type_or_with_code_kernels_or_quantized_weights_is_refused(
+def test_a_config_without_a_type_or_with_code_or_quantization_is_refused(
     folder: Path, fields: dict[str, Any], kind: type[SourceError]
 ) -> None:
     edit_json(folder / "config.json", **fields)
@@ -112,7 +112,7 @@ def test_a_config_that_transformers_can_not_build_is_corrupt(folder: Path, field
     refused(CheckpointCorrupt, folder, lambda: load(folder))
 
 
-def test_a_field_of_a_wrong_type_is_the_configs_and_not_the_tokenizers(folder: Path) -> None:
+def test_a_config_field_of_the_wrong_type_is_not_blamed_on_the_tokenizer(folder: Path) -> None:
     edit_json(folder / "config.json", tie_word_embeddings="yes")
     message = refused(CheckpointCorrupt, folder / "config.json", lambda: load_tokenizer(open_checkpoint(str(folder))))
     assert "tie_word_embeddings" in message
@@ -135,7 +135,7 @@ def test_a_model_larger_than_its_weight_files_is_not_built(folder: Path, fields:
 
 
 @pytest.mark.parametrize("model_type", ["vit", "nonsense", "clip"])
-def test_a_model_type_without_such_a_class_is_unsupported(folder: Path, model_type: str) -> None:
+def test_a_model_type_that_has_no_class_for_the_task_is_unsupported(folder: Path, model_type: str) -> None:
     edit_json(folder / "config.json", model_type=model_type)
     refused(CheckpointUnsupported, model_type, lambda: load(folder))
 

@@ -1,4 +1,4 @@
-"""Engine folders whose files are damaged, gone or another model's, and an engine.json that lies about them."""
+"""Engine folders with damaged, missing or foreign files, or with an engine.json that does not fit them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def copy(pristine: Path, tmp_path: Path) -> Copy:
 
 
 def refused(folder: Path, named: str, kind: type[ModelRefused] = ModelDamaged, **options: Any) -> str:
-    """The message of the error of just this kind: it names `named` and says a fix."""
+    """Return the message of the error of exactly this kind, after a check that it names `named` and has a fix."""
     with pytest.raises(ModelRefused) as caught:
         Engine.open(folder, slots=2, threads=1, beams=(1, 2), **options).close()
     assert type(caught.value) is kind
@@ -94,19 +94,19 @@ def test_a_model_of_another_size_than_engine_json_says_is_refused(copy: Copy, fi
         (["openvino"], "runtime is ['openvino']"),
     ],
 )
-def test_a_runtime_that_cannot_be_meant_is_named(copy: Copy, runtime: object, named: str) -> None:
+def test_an_invalid_runtime_in_engine_json_is_refused_by_its_value(copy: Copy, runtime: object, named: str) -> None:
     refused(edit(copy("decoder"), runtime=runtime), named)
 
 
 @pytest.mark.parametrize(
     "facts", [None, [], "yes", {"decoder": "/etc/passwd"}, {"decoder": "../x.xml", "group": 10**20}]
 )
-def test_what_earlier_versions_say_of_openvino_is_not_read(copy: Copy, facts: object) -> None:
+def test_the_openvino_field_of_earlier_engine_files_is_ignored(copy: Copy, facts: object) -> None:
     with Engine.open(edit(copy("decoder"), runtime="openvino", openvino=facts), slots=2, threads=1) as engine:
         assert engine.runtime == "onnxruntime"
 
 
-def test_a_folder_without_native_operators_refuses_them_by_name_and_serves_otherwise(copy: Copy) -> None:
+def test_an_engine_without_native_operators_refuses_that_runtime_only(copy: Copy) -> None:
     folder = copy("decoder")
     assert "no native operators" in refused(folder, "Export it again", ProviderMissing, runtime="native")
     for unknown in ("tensorrt", "openvino"):
@@ -130,7 +130,9 @@ assert "openvino" not in sys.modules
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
-def test_an_engine_asks_no_network_and_reports_to_nobody(pristine: Path, tmp_path: Path, kind: str) -> None:
+def test_an_engine_uses_no_network_and_writes_nothing_into_the_home_folder(
+    pristine: Path, tmp_path: Path, kind: str
+) -> None:
     command = [sys.executable, "-c", QUIET, str(pristine / kind)]
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)

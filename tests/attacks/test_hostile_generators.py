@@ -1,4 +1,4 @@
-"""Generators whose tensors are missing, extra, misshapen or no numbers, and whose configs lie: refused by name."""
+"""Generators with missing, extra or misshapen tensors, or with invalid configs, are refused by name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EACH_TENSOR = [(family, name) for family, names in READ.items() for name in name
 
 @pytest.fixture(scope="session")
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A good checkpoint of each family."""
+    """A sound checkpoint of each family."""
     folder = tmp_path_factory.mktemp("generators")
     others = ("gemma", "marian-unshared", "mistral", "neox", "opt", "opt-narrow", "qwen2", "qwen3", "smollm")
     for family in (*FAMILIES, *others):
@@ -115,7 +115,7 @@ def test_weights_that_are_not_finite_are_named(copy: Copy, family: str, name: st
     refused(CheckpointCorrupt, name, lambda: build(folder))
 
 
-def test_whole_numbers_are_no_weights(copy: Copy) -> None:
+def test_integer_tensors_are_refused_as_weights(copy: Copy) -> None:
     folder = copy("gpt2")
     edit_tensors(folder, lambda tensors: {key: tensor.int() for key, tensor in tensors.items()})
     refused(CheckpointCorrupt, "I32", lambda: build(folder))
@@ -136,7 +136,7 @@ def test_a_shard_that_lacks_what_the_index_promises_is_named(copy: Copy) -> None
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_truncated_pickle_is_corrupt(copy: Copy, zipped: bool) -> None:
+def test_a_truncated_pickle_of_a_generator_is_corrupt(copy: Copy, zipped: bool) -> None:
     folder = copy("gpt2")
     file = pickle_weights(folder, lambda tensors: tensors, _use_new_zipfile_serialization=zipped)
     content = file.read_bytes()
@@ -146,7 +146,7 @@ def test_a_truncated_pickle_is_corrupt(copy: Copy, zipped: bool) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_malicious_pickle_is_not_run(copy: Copy, tmp_path: Path, zipped: bool) -> None:
+def test_a_pickle_with_code_is_refused_for_a_generator(copy: Copy, tmp_path: Path, zipped: bool) -> None:
     folder, marker = copy("gpt2"), tmp_path / "ran"
     options = {"_use_new_zipfile_serialization": zipped}
     pickle_weights(folder, lambda tensors: tensors | {"x": Malice(marker)}, **options)
@@ -222,7 +222,7 @@ CORRUPT_CASES = [
 
 
 @pytest.mark.parametrize(("family", "field", "value"), CORRUPT_CASES)
-def test_a_field_that_cannot_be_meant_is_named(copy: Copy, family: str, field: str, value: Any) -> None:
+def test_an_invalid_config_field_is_named(copy: Copy, family: str, field: str, value: Any) -> None:
     folder = copy(family)
     edit_json(folder / "config.json", **{field: value})
     refused(CheckpointCorrupt, field, lambda: build(folder))
@@ -269,7 +269,9 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("family", "fields", "named"), UNSUPPORTED, ids=[named for _, _, named in UNSUPPORTED])
-def test_a_net_without_blocks_is_unsupported(copy: Copy, family: str, fields: dict[str, Any], named: str) -> None:
+def test_a_config_that_the_engine_has_no_blocks_for_is_unsupported(
+    copy: Copy, family: str, fields: dict[str, Any], named: str
+) -> None:
     folder = copy(family)
     edit_json(folder / "config.json", **fields)
     refused(CheckpointUnsupported, named, lambda: build(folder))
@@ -285,7 +287,7 @@ def test_a_config_of_another_size_is_refused_before_memory_is_taken(copy: Copy, 
 
 
 @pytest.mark.parametrize("theta", [0, -1, "far", None, float("nan")])
-def test_a_base_of_angles_that_cannot_be_meant_is_named(copy: Copy, theta: Any) -> None:
+def test_an_invalid_rope_theta_is_named(copy: Copy, theta: Any) -> None:
     folder = copy("llama")
     edit_json(folder / "config.json", rope_parameters={"rope_type": "default", "rope_theta": theta})
     refused(CheckpointCorrupt, "rope_theta", lambda: build(folder))
@@ -318,7 +320,7 @@ YARN = tiny_generators.ROTARY["yarn"] | {"rope_type": "yarn"}
     ],
     ids=str,
 )  # fmt: skip
-def test_scales_of_positions_that_cannot_be_meant_are_refused(copy: Copy, fields: Any) -> None:
+def test_invalid_rope_scaling_parameters_are_refused(copy: Copy, fields: Any) -> None:
     folder = copy("llama")
     edit_json(folder / "config.json", rope_parameters=fields)
     with pytest.raises((CheckpointCorrupt, CheckpointUnsupported), match=r"config\.json") as caught:
@@ -353,7 +355,7 @@ def test_a_gemma_of_transformers_4_has_the_positions_and_windows_of_one_of_5(tmp
 
 
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, 0.01, "half", None, float("nan")])
-def test_a_share_of_heads_that_cannot_be_turned_is_named(copy: Copy, share: Any) -> None:
+def test_an_invalid_partial_rotary_factor_is_named(copy: Copy, share: Any) -> None:
     folder = copy("neox")
     fields = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": share}
     edit_json(folder / "config.json", rope_parameters=fields)
@@ -361,7 +363,7 @@ def test_a_share_of_heads_that_cannot_be_turned_is_named(copy: Copy, share: Any)
 
 
 @pytest.mark.parametrize("name", ["pegasus", "marian", "m2m"])
-def test_computed_positions_are_bounded(tmp_path: Path, name: str) -> None:
+def test_too_many_positions_to_compute_are_refused(tmp_path: Path, name: str) -> None:
     tiny_generators.save(tmp_path, tiny_generators.build(name))
     edit_json(tmp_path / "config.json", max_position_embeddings=10**8)
     edit_tensors(tmp_path, lambda tensors: {k: t for k, t in tensors.items() if "embed_positions" not in k})

@@ -1,4 +1,4 @@
-"""hfx.json files made to harm: each one is refused by a typed error that says where and what to do."""
+"""Hostile hfx.json files: each is refused by a typed error with the place of the problem and a fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENTRY = {"sha256": "b" * 64, "size": 1}
 
 
 def changed(field: str, value: Any) -> str:
-    """The JSON of a good manifest with one member, named by a dotted path, replaced."""
+    """Return the JSON of a sound manifest with one member, named by a dotted path, replaced."""
     data = json.loads(to_json(manifest()))
     *parents, last = field.split(".")
     place = data
@@ -86,7 +86,7 @@ def test_a_wrong_value_is_refused_with_its_field(field: str, value: object) -> N
 
 
 @pytest.mark.parametrize("field", list(json.loads(to_json(manifest()))))
-def test_a_missing_field_is_named(field: str) -> None:
+def test_each_missing_manifest_field_is_named(field: str) -> None:
     data = json.loads(to_json(manifest()))
     del data[field]
     assert f"{field!r}" in refused(json.dumps(data)).message
@@ -100,7 +100,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_no_manifest_is_refused(text: str) -> None:
+def test_text_that_is_not_a_manifest_is_refused(text: str) -> None:
     refused(text)
 
 
@@ -109,7 +109,7 @@ def test_numbers_that_json_does_not_have_are_refused(number: str) -> None:
     refused(changed("parity", {"x": "HERE"}).replace('"HERE"', number))
 
 
-def test_figures_nested_too_deeply_are_refused() -> None:
+def test_deeply_nested_parity_figures_are_refused() -> None:
     nested: object = 1
     for _ in range(100):
         nested = [nested]
@@ -122,7 +122,7 @@ def test_a_path_listed_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("reason", ["larger than", "not UTF-8"])
-def test_what_is_no_small_text_is_not_parsed(tmp_path: Path, reason: str) -> None:
+def test_a_manifest_that_is_too_large_or_not_utf8_is_not_parsed(tmp_path: Path, reason: str) -> None:
     (tmp_path / "hfx.json").write_bytes(b" " * (MAX_BYTES + 1) if reason == "larger than" else b'{"name": "\xff"}')
     with pytest.raises(RepositoryError, match=reason):
         read_manifest(tmp_path / "hfx.json")

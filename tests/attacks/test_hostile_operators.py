@@ -1,4 +1,4 @@
-"""Libraries of native operators that are damaged, gone or another's, and an engine.json that lies about them."""
+"""Native libraries that are damaged, missing or foreign, and engine.json files that do not fit them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AARCH64 = b"\xb7\x00"
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A toy that is served with the library beside it."""
+    """A toy model with the library beside it."""
     folder = toys.write_decoder(tmp_path_factory.mktemp("engine") / "toy")
     shutil.copyfile(library(), folder / LIBRARY)
     return edit(seal(folder), runtime="native")
@@ -48,7 +48,7 @@ def edit(folder: Path, **fields: Any) -> Path:
 
 
 def seal(folder: Path, **fields: Any) -> Path:
-    """Say in engine.json that the library is as it is now, but for `fields`."""
+    """Write the library's present facts into engine.json, except for `fields`."""
     digest = hashlib.sha256((folder / LIBRARY).read_bytes()).hexdigest()
     operators = {"file": LIBRARY, "sha256": digest, **fields}
     return edit(folder, operators={name: value for name, value in operators.items() if value is not DROPPED})
@@ -61,7 +61,10 @@ def replace(folder: Path, change: Callable[[bytes], bytes]) -> Path:
 
 
 def served_in_its_place(folder: Path, reason: str, caplog: pytest.LogCaptureFixture) -> None:
-    """ONNX Runtime serves `folder` and says so once, with `reason`; asked for by name, the operators are refused."""
+    """Check that ONNX Runtime serves `folder` and logs `reason` once.
+
+    The native operators are refused when requested by name.
+    """
     with Engine.open(folder, slots=2, threads=1) as engine:
         assert engine.runtime == "onnxruntime"
         assert engine.submit(Request((3, 5), Settings(max_tokens=5))).result(10)[0].ids == toys.greedy((3, 5), 5)
@@ -74,7 +77,7 @@ def served_in_its_place(folder: Path, reason: str, caplog: pytest.LogCaptureFixt
     assert reason in str(caught.value)
 
 
-def test_the_library_of_the_export_is_used(folder: Path) -> None:
+def test_the_engine_loads_the_library_in_its_own_folder(folder: Path) -> None:
     with Engine.open(folder, slots=2, threads=1) as engine:
         assert engine.runtime == "native"
         assert engine.submit(Request((3, 5), Settings(max_tokens=5))).result(10)[0].ids == toys.greedy((3, 5), 5)
@@ -92,7 +95,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_library_that_is_not_whole_is_never_loaded(
+def test_a_damaged_library_is_not_loaded_and_onnxruntime_serves(
     folder: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     served_in_its_place(replace(folder, DAMAGES[damage]), "is not the file that was exported", caplog)
@@ -108,7 +111,7 @@ OTHERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_library_that_can_not_be_loaded_here_gives_way(
+def test_a_library_of_another_system_is_replaced_by_onnxruntime(
     folder: Path, other: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     served_in_its_place(seal(replace(folder, OTHERS[other])), f"{LIBRARY} can't be loaded", caplog)
@@ -139,12 +142,12 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "named"), LIES, ids=[named for _, named in LIES])
-def test_operators_that_cannot_be_meant_are_named(folder: Path, fields: dict[str, Any], named: str) -> None:
+def test_invalid_operators_in_engine_json_are_named(folder: Path, fields: dict[str, Any], named: str) -> None:
     refused(edit(folder, **fields), named)
 
 
 @pytest.mark.parametrize(("fields", "named"), FIELDS, ids=[named for _, named in FIELDS])
-def test_a_field_of_them_that_cannot_be_meant_is_named(folder: Path, fields: dict[str, Any], named: str) -> None:
+def test_an_invalid_field_of_the_operators_is_named(folder: Path, fields: dict[str, Any], named: str) -> None:
     refused(seal(folder, **fields), named)
 
 
@@ -159,7 +162,7 @@ def refused(folder: Path, named: str) -> None:
     assert named in str(caught.value)
 
 
-def test_another_hash_is_that_of_another_file(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_library_with_another_hash_is_not_loaded(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     served_in_its_place(seal(folder, sha256="0" * 64), "is not the file that was exported", caplog)
 
 

@@ -1,4 +1,4 @@
-"""Repositories made to harm: the linter reports, never crashes, hangs, or changes anything."""
+"""Hostile repositories: the linter reports findings; it neither crashes nor hangs nor changes a file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_a_finding(tmp_path: Path, name: str) -> None:
+def test_each_attack_on_a_repository_is_a_finding_and_changes_nothing(tmp_path: Path, name: str) -> None:
     repository = build(tmp_path / "repository")
     file, attack, rule = ATTACKS[name]
     attack(repository / file)
@@ -81,7 +81,7 @@ def test_an_ensemble_of_itself_is_no_endless_loop(tmp_path: Path) -> None:
     assert {finding.rule for finding in lint(tmp_path)} <= {"HFX414"}
 
 
-def test_names_from_a_hostile_file_system_are_only_text(tmp_path: Path) -> None:
+def test_folders_with_odd_names_are_listed_as_foreign(tmp_path: Path) -> None:
     for name in ("a\nb", "a b", "-rf", "ü\u202e", "\udcff"):
         (tmp_path / name).mkdir()
     assert {finding.rule for finding in lint(tmp_path)} == {"HFX101", "HFX106"}
@@ -143,7 +143,7 @@ def test_the_staging_of_another_user_beside_the_repository_brings_no_model(tmp_p
 
 
 @pytest.mark.parametrize("name", ["../m", "", ".", "a/b", "m_net", "M", "m" * 500, "\0"])
-def test_a_name_that_is_no_name_gets_no_staging(tmp_path: Path, name: str) -> None:
+def test_an_invalid_model_name_gets_no_staging_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
         Staging(tmp_path, name)
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
-"""Requests that no client should send, at a real server: each is answered by itself, and its neighbours as always.
+"""Hostile requests to a real server: each gets its own answer, and other requests get theirs as always.
 
-Which values are refused, and how each refusal is worded, the tests of the models' own code show (tests/unit).
+The unit tests of the models' own code (tests/unit) show which values are refused and in which words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Send = Callable[[str, bytes], None]
 
 @pytest.fixture
 def send(server: EmbeddedServer) -> Send:
-    """Send a text as it is to a model, past everything that the client library checks."""
+    """Send a text to a model without the checks of the client library."""
 
     def infer(model: str, text: bytes) -> None:
         tensor = grpc.InferInput("text_input", [1, 1], "BYTES")

@@ -1,4 +1,4 @@
-"""Whatever listens at an address, the client answers with one of its own errors, in time."""
+"""The client raises one of its own errors within the timeout, whatever listens at the address."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ BEHAVIOURS = {
 
 @pytest.fixture(autouse=True)
 def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the request for a silent server's health, which follows a timeout."""
+    """Shorten the request for a silent server's health, which follows a timeout."""
     for module in (grpc_transport, http_transport, session):
         monkeypatch.setattr(module, "PROBE_SECONDS", 0.2)
 
 
 @contextmanager
 def listener(sent: bytes, hangs_up: bool, trickles: bool = False) -> Iterator[str]:
-    """Sends each connection `sent`, then hangs up, or a byte each tenth of a second, or nothing more."""
+    """Send `sent` to each connection, then hang up, send a byte each tenth of a second, or send nothing more."""
     connections: list[socket.socket] = []
     closing = threading.Event()
 
@@ -81,13 +81,13 @@ def error_in_time() -> Iterator[None]:
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
 @pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
-def test_what_is_no_triton_server_is_an_error_in_time(behaviour: tuple[bytes, bool], scheme: str) -> None:
+def test_a_peer_that_is_not_triton_is_an_error_within_the_timeout(behaviour: tuple[bytes, bool], scheme: str) -> None:
     with listener(*behaviour) as address, Client(scheme + address, timeout=0.2, retries=1) as client, error_in_time():
         client.classify("name", "text")
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
-def test_a_stream_of_what_is_no_triton_server_is_an_error(scheme: str) -> None:
+def test_a_stream_from_a_peer_that_is_not_triton_is_an_error(scheme: str) -> None:
     with listener(*BEHAVIOURS["speaks HTTP/1"]) as address, Client(scheme + address, timeout=0.2, retries=1) as client:
         stream = client.stream("name", "text")
         with pytest.raises(ServerError):
@@ -96,7 +96,7 @@ def test_a_stream_of_what_is_no_triton_server_is_an_error(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
 @pytest.mark.parametrize("name", ["hangs up", "is silent", "speaks HTTP/1", "floods letters"])
-def test_what_is_no_triton_server_is_an_error_in_time_for_a_task(name: str, scheme: str) -> None:
+def test_a_peer_that_is_not_triton_is_an_error_for_the_async_client(name: str, scheme: str) -> None:
     async def ask(address: str) -> None:
         async with AsyncClient(address, timeout=0.2, retries=0) as client:
             await client.classify("name", "text")
@@ -105,7 +105,7 @@ def test_what_is_no_triton_server_is_an_error_in_time_for_a_task(name: str, sche
         asyncio.run(ask(scheme + address))
 
 
-# Answers of a server that speaks HTTP, and what it says about a model is not what Triton would say.
+# Bodies of an HTTP server about a model, which Triton would not send.
 BODIES = {
     "no JSON": b"hello",
     "another JSON": b"[1, 2]",
@@ -119,7 +119,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_body_that_is_not_tritons_is_an_error(body: bytes) -> None:
+def test_a_body_that_triton_would_not_send_is_a_server_error(body: bytes) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     with listener(answer, False) as address, Client(f"http://{address}", timeout=1, retries=0) as client:
         with pytest.raises(ServerError):
@@ -128,7 +128,7 @@ def test_a_body_that_is_not_tritons_is_an_error(body: bytes) -> None:
             client.models()
 
 
-def test_an_answer_that_trickles_ends_with_the_timeout() -> None:
+def test_an_answer_that_arrives_byte_by_byte_ends_at_the_timeout() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
     with (
         listener(answer, False, trickles=True) as address,

@@ -1,4 +1,4 @@
-"""Tokenizers that are missing, damaged, foreign, slow, or do not fit the model."""
+"""Tokenizers that are missing, damaged, foreign or slow, or that do not fit the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def edit_vocabulary(folder: Path, **words: int) -> None:
     file.write_text(json.dumps(content))
 
 
-def test_no_tokenizer_is_corrupt(folder: Path) -> None:
+def test_a_checkpoint_without_tokenizer_files_is_corrupt(folder: Path) -> None:
     for name in ("tokenizer.json", "vocab.txt"):
         (folder / name).unlink(missing_ok=True)
     message = refused(CheckpointCorrupt, folder, lambda: open_checkpoint(str(folder)))
@@ -56,7 +56,7 @@ def test_a_tokenizer_that_is_no_tokenizer_is_corrupt(folder: Path, content: byte
     refused(CheckpointCorrupt, folder, lambda: read(folder))
 
 
-def test_added_tokens_that_take_each_others_spaces_are_corrupt(folder: Path) -> None:
+def test_added_tokens_that_strip_overlapping_spaces_are_corrupt(folder: Path) -> None:
     """The tokenizers library panics on some rows of them."""
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text())
@@ -145,7 +145,7 @@ def test_a_tokenizer_in_python_only_is_unsupported(folder: Path) -> None:
 
 
 def test_a_tokenizer_that_takes_special_tokens_apart_is_unsupported(folder: Path) -> None:
-    """tokenizer.json has no field for it."""
+    """tokenizer.json has no field for this option."""
     edit_json(folder / "tokenizer_config.json", split_special_tokens=True)
     assert "split_special_tokens" in refused(CheckpointUnsupported, folder, lambda: read(folder))
 
@@ -163,7 +163,7 @@ def test_a_tokenizer_without_padding_loads(folder: Path) -> None:
 
 
 def replacing(content: str, times: int) -> dict[str, Any]:
-    """A normalizer that makes `content` of every character, `times` times."""
+    """Return a normalizer that replaces every character by `content`, `times` times."""
     step = {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": content}
     return {"normalizer": {"type": "Sequence", "normalizers": [step] * times}}
 
@@ -190,7 +190,7 @@ def test_a_pattern_or_normalizer_without_bounds_is_refused(
 
 
 def crashing_model(file: Path) -> None:
-    """A SentencePiece model whose table of characters leads the library out of it: signal 11 in 0.2.1."""
+    """Write a SentencePiece model whose character table makes the library read out of bounds: signal 11 in 0.2.1."""
     train(file, bundled_texts()[:100])
     model = read_model(file)
     draw = random.Random(1)
@@ -201,7 +201,7 @@ def crashing_model(file: Path) -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_sentencepiece_model_that_crashes_its_library_is_refused(folder: Path, alone: bool) -> None:
-    """Also beside a tokenizer.json, as some of transformers' tokenizers read both."""
+    """It is refused also beside a tokenizer.json, as some of transformers' tokenizers read both."""
     crashing_model(folder / "spiece.model")
     if alone:
         (folder / "tokenizer.json").unlink()

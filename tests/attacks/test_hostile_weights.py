@@ -1,4 +1,4 @@
-"""Weight files that are truncated, damaged, misnamed or malicious: refused by name, and never run."""
+"""Weight files that are truncated, damaged, misnamed or malicious are refused by name, and their code never runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEADS = ("classifier", "bert.pooler")
 
 
 class Malice:
-    """Unpickled by pickle itself, it makes a folder."""
+    """An object that makes a folder when pickle itself unpickles it."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -99,7 +99,7 @@ def test_a_git_lfs_pointer_is_told_apart(folder: Path) -> None:
     assert "LFS" in message
 
 
-def test_no_weights_are_corrupt(folder: Path) -> None:
+def test_a_checkpoint_without_weights_is_corrupt(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     refused(CheckpointCorrupt, folder, lambda: open_checkpoint(str(folder)))
 
@@ -155,7 +155,7 @@ def test_the_head_of_another_task_is_corrupt(folder: Path) -> None:
     assert "qa_outputs" in message
 
 
-def test_a_half_precision_body_in_shards_without_its_head_and_pooler_gives_embeddings(folder: Path) -> None:
+def test_sharded_float16_weights_without_head_and_pooler_give_embeddings(folder: Path) -> None:
     edit_tensors(folder, lambda t: {name: value.half() for name, value in t.items() if not name.startswith(HEADS)})
     shard(folder, weight_map(folder, "a.safetensors"))
     load(folder, "feature-extraction")
@@ -203,7 +203,7 @@ def test_pickled_shards_load(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_malicious_pickle_is_not_run(folder: Path, tmp_path: Path, zipped: bool) -> None:
+def test_a_pickle_with_code_is_refused_and_not_run(folder: Path, tmp_path: Path, zipped: bool) -> None:
     marker = tmp_path / "ran"
     file = pickle_weights(folder, lambda t: t | {"x": Malice(marker)}, _use_new_zipfile_serialization=zipped)
     refused(CheckpointUnsafe, file, lambda: load(folder))
@@ -211,7 +211,7 @@ def test_a_malicious_pickle_is_not_run(folder: Path, tmp_path: Path, zipped: boo
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_malicious_plain_pickle_is_not_run(folder: Path, tmp_path: Path, protocol: int) -> None:
+def test_a_plain_pickle_with_code_is_refused_and_not_run(folder: Path, tmp_path: Path, protocol: int) -> None:
     marker = tmp_path / "ran"
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Malice(marker), protocol) + b"\0" * 200_000)
@@ -219,7 +219,7 @@ def test_a_malicious_plain_pickle_is_not_run(folder: Path, tmp_path: Path, proto
     assert not marker.exists()
 
 
-def test_the_malice_of_these_tests_is_real(tmp_path: Path) -> None:
+def test_the_malicious_pickle_runs_when_python_unpickles_it(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Malice(tmp_path / "ran")))
     assert (tmp_path / "ran").exists()
 

@@ -1,4 +1,4 @@
-"""What a folder may hold beside a checkpoint: code, pipes, paths to elsewhere. No library sees it."""
+"""No library sees what a folder holds beside a checkpoint: code, pipes, or paths to elsewhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def file_names(folder: Path) -> set[str]:
 
 
 def add_code(folder: Path, marker: Path) -> None:
-    """Code in every place that transformers 4 or 5 runs it from, which leaves `marker` behind."""
+    """Add code in every place that transformers 4 or 5 runs it from; the code would create `marker`."""
     code = f"open({str(marker)!r}, 'w').close()\ndef generate(model, **settings): raise SystemExit\nclass Evil: pass\n"
     for name in ("evil.py", "modeling_evil.py", "custom_generate/generate.py", "handler.py", "pipeline.py"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -119,7 +119,7 @@ def make_socket(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["config.json", "tokenizer.json", "vocab.txt", "model.safetensors", "more/trainer.json", "x"]
 )
-def test_what_is_no_file_is_refused_and_not_opened(
+def test_a_pipe_or_socket_in_a_checkpoint_is_refused_and_not_opened(
     folder: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], name: str
 ) -> None:
     monkeypatch.chdir(folder)
@@ -130,7 +130,7 @@ def test_what_is_no_file_is_refused_and_not_opened(
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json"])
-def test_a_pipe_that_comes_after_the_look_is_not_waited_for(folder: Path, name: str) -> None:
+def test_a_pipe_that_appears_after_the_check_does_not_block(folder: Path, name: str) -> None:
     checkpoint = open_checkpoint(str(folder))
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)

@@ -1,4 +1,4 @@
-"""What the tests of generation on a real server share: generators that are exported once, and a server of them all."""
+"""Fixtures of the generation tests on a real server: generators, each exported once, and a server of all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.rigs.servers.serve_process import ServeProcess, serving
 
 @pytest.fixture(scope="session")
 def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of WRITERS and a classifier, trained and int8, of RECITAL and of TRANSLATOR, an mBART.
+    """A repository of WRITERS and a classifier, trained and int8, of RECITAL, and of TRANSLATOR, an mBART.
 
     The generators have few slots, so that requests have to wait.
     """
@@ -41,14 +41,14 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def writing_server(writers: Path) -> Iterator[EmbeddedServer]:
-    """A real Triton that serves them; tests leave it as they found it."""
+    """A real Triton that serves the models of `writers`; tests leave it unchanged."""
     with EmbeddedServer(writers) as running:
         yield running
 
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary folder of this test's own, for it and for the processes that it starts."""
+    """A temporary folder for this test and for the processes that it starts."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -58,7 +58,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def recital() -> reciting_generator.Recital:
-    """What RECITAL must say."""
+    """The expected texts of RECITAL."""
     return reciting_generator.Recital()
 
 
@@ -70,7 +70,7 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def many_tasks(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a model of nearly each task, RECITAL, and RANKER and TALKER, whose weights are random."""
+    """A repository with a model for nearly each task, RECITAL, and RANKER and TALKER, whose weights are random."""
     folder = tmp_path_factory.mktemp("many-tasks")
     for name in ENCODERS:
         checkpoint, precision, runtime = PUBLISHED[name]
@@ -89,7 +89,7 @@ def many_tasks(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def dialects(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """`hfx serve` of them, with API_KEY and BOUNDED_KEY."""
+    """`hfx serve` of `many_tasks`, with API_KEY and BOUNDED_KEY."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"{API_KEY}\nbounded:{BOUNDED_KEY} tokens_per_minute=40\n", encoding="utf-8")
     with serving(many_tasks, "--api-key-file", str(keys), "--access-log", "json") as running:

@@ -1,4 +1,4 @@
-"""OpenAI's Batch API on a real Triton, by OpenAI's own client: what a kill costs, and whose turn it is."""
+"""OpenAI's Batch API on a real Triton, by OpenAI's own client: kills lose no line, and batches take turns."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def api(served: ServeProcess) -> Iterator[openai.OpenAI]:
 
 
 def run(api: openai.OpenAI, content: bytes, endpoint: str) -> Any:
-    """A batch that has ended."""
+    """Return a batch once it has ended."""
     file = api.files.create(file=("in.jsonl", content), purpose="batch")
     chosen: Any = endpoint  # OpenAI's client names its own endpoints alone
     batch = api.batches.create(input_file_id=file.id, endpoint=chosen, completion_window="24h")
@@ -90,7 +90,7 @@ def rows(api: openai.OpenAI, file: str | None) -> list[dict[str, Any]]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_line_is_answered_as_the_request_is(
+def test_a_batch_line_has_the_answer_of_the_same_request(
     endpoint: str, body: dict[str, Any], api: openai.OpenAI, served: ServeProcess
 ) -> None:
     batch = run(api, b"".join(line(number, body, endpoint) for number in range(3)), endpoint)
@@ -107,7 +107,7 @@ def test_a_line_is_answered_as_the_request_is(
         assert answer == expected
 
 
-def test_lines_that_can_not_be_answered_are_errors_and_the_others_are_not(api: openai.OpenAI) -> None:
+def test_invalid_lines_become_errors_and_the_other_lines_are_answered(api: openai.OpenAI) -> None:
     good = {"model": "stories", "prompt": "Anna was", "max_tokens": 4}
     bodies: list[Any] = [good, {**good, "model": "none"}, {**good, "model": 7}, {}, {**good, "max_tokens": "x"}, good]
     bodies += [{**good, "prompt": "\ud800"}, {**good, "unknown": 1}, {**good, "model": "similar"}, good]
@@ -147,7 +147,7 @@ def test_a_batch_is_cancelled_while_it_is_in_progress(api: openai.OpenAI) -> Non
 
 
 def content() -> bytes:
-    """Sampled texts, drawn by the seeds that the lines are given; and lines of no model."""
+    """Sampled texts, drawn by the seeds of their lines, and lines for an unknown model."""
     body = {"max_tokens": 120, "ignore_eos": True, "temperature": 0.9}
     models = ["none" if number % 40 == 7 else "stories" for number in range(LINES)]
     bodies = ({"model": model, "prompt": f"Anna was {number}", **body} for number, model in enumerate(models))
@@ -164,7 +164,7 @@ def begun_batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(begun_batch: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What it ends with when nothing is killed."""
+    """The results of the batch when nothing is killed."""
     folder = shutil.copytree(begun_batch, tmp_path_factory.mktemp("whole") / "batches")
     with serving(repository, "--batch-dir", str(folder)):
         wait_until(lambda: status(folder) == COMPLETED, "the batch has ended", 120)
@@ -202,7 +202,7 @@ def test_kills_of_each_process_leave_the_same_bytes(
     assert sorted(ids) == sorted(f"row-{number}" for number in range(LINES))
 
 
-def test_an_end_of_the_whole_server_costs_no_line(
+def test_a_killed_or_stopped_server_loses_no_batch_line(
     begun_batch: Path, undisturbed: dict[str, bytes], repository: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(begun_batch, tmp_path / "batches")
@@ -241,7 +241,7 @@ def test_a_hundred_kills_leave_the_same_bytes(
     assert Store(begun_batch, 1 << 30).batches[BATCH].total == 0  # the copies alone were worked on
 
 
-def test_the_program_of_the_page_runs(served: ServeProcess) -> None:
+def test_the_program_in_batch_api_md_runs(served: ServeProcess) -> None:
     [program] = blocks("docs/batch-api.md", "python")
     program = program.replace("http://127.0.0.1:8000", served.http_url).replace("time.sleep(1)", "time.sleep(0.1)")
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

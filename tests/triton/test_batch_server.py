@@ -1,4 +1,4 @@
-"""Batch jobs through a real server: the rows of a job in this process, also when the server is killed on the way."""
+"""Batch jobs through a real server have the rows of a local job, also if the server is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batch(writers: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
 
 
 def job(batch: CommandLine, folder: Path, name: str, *words: str | Path, code: int = 0) -> bytes:
-    """The output of a job."""
+    """Return the output of a job."""
     found, text = batch(*batch.new(name, folder, *words, "--column", "text"))
     assert found == code, text
     return (folder / "predictions.csv").read_bytes() if code == 0 else text.encode()
@@ -34,7 +34,7 @@ def job(batch: CommandLine, folder: Path, name: str, *words: str | Path, code: i
     ("name", "settings"),
     [("stories", SETTINGS), ("sentiment", ()), full("summaries", SETTINGS[:4]), full("notes", SETTINGS)],
 )
-def test_rows_have_the_same_bytes_behind_a_server(
+def test_a_job_on_a_server_writes_the_bytes_of_a_local_job(
     name: str, settings: tuple[str, ...], batch: CommandLine, writing_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     long = "a garden and a house " * 2000
@@ -48,7 +48,7 @@ def test_rows_have_the_same_bytes_behind_a_server(
 
 
 @pytest.mark.parametrize(("name", "words"), [("nli-int8", ("--labels", "sports,food")), ("answers-int8", ())])
-def test_refusals_of_encoders_have_the_same_text_behind_a_server(
+def test_encoders_refuse_rows_with_the_same_words_locally_and_on_a_server(
     name: str,
     words: tuple[str, ...],
     repository: Path,
@@ -67,7 +67,7 @@ def test_refusals_of_encoders_have_the_same_text_behind_a_server(
     assert errors[0] == errors[1] and any(errors[0])
 
 
-def test_a_server_that_is_killed_on_the_way_costs_no_row(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
+def test_a_server_that_is_killed_during_a_job_loses_no_row(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
     source = texts(tmp_path / "a.csv", 150)
     settings = ("--max-tokens", "24", "--min-tokens", "24", "--sample", "--seed", "3")
     expected = job(batch, tmp_path / "here", "stories", source, *settings)
@@ -90,7 +90,7 @@ def test_a_server_that_is_killed_on_the_way_costs_no_row(batch: CommandLine, wri
     assert (folder / "predictions.csv").read_bytes() == expected
 
 
-def test_a_job_goes_on_when_the_server_is_there_again(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
+def test_a_job_is_resumed_once_the_server_is_back(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
     source = texts(tmp_path / "a.csv", 60)
     expected = job(batch, tmp_path / "here", "stories", source, "--max-tokens", "16")
     folder = tmp_path / "served"

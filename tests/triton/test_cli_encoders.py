@@ -1,4 +1,4 @@
-"""`hfx infer` on encoders behind a real Triton: JSON lines of every task, as in this process."""
+"""`hfx infer` on encoders behind a real Triton: JSON lines of every task have the answers of --local."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows(capsys: pytest.CaptureFixture[str], file: Path, *words: str) -> list[di
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_json_lines_of_every_task_are_answered_as_in_this_process(
+def test_json_lines_have_the_same_answers_from_a_server_as_locally(
     name: str, repository: Path, server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, lines = LINES[name]
@@ -61,11 +61,11 @@ def test_json_lines_of_every_task_are_answered_as_in_this_process(
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_the_example_of_a_starting_server_is_answered(name: str, repository: Path, server: EmbeddedServer) -> None:
+def test_the_example_command_that_a_server_prints_works(name: str, repository: Path, server: EmbeddedServer) -> None:
     assert main(shlex.split(example(repository, name, server.grpc_url))[1:]) == 0
 
 
-def test_what_an_encoder_can_not_do_is_refused(
+def test_streaming_and_local_timeouts_are_refused_for_encoders(
     repository: Path, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = (["--url", server.grpc_url], ["--local", "--repository", str(repository)])

@@ -1,6 +1,7 @@
-"""`hfx infer` and `hfx verify` on generators behind a real Triton: --local's texts, and clean ends.
+"""`hfx infer` and `hfx verify` on generators behind a real Triton: the texts of --local, and clean ends.
 
-What reads stdin or is ended runs as a process of its own, everything else in this one, where it takes less time.
+Commands that read stdin or are interrupted run as processes of their own; all others run in this process, which is
+faster.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ Infer = Callable[..., Run]
 
 
 def hfx(*words: str, given: str = "") -> Run:
-    """`hfx WORDS` as a process that reads what is given."""
+    """Run `hfx WORDS` as a process with the given stdin."""
     done = subprocess.run([*HFX, *words], input=given.encode(), capture_output=True, timeout=PATIENCE)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def hfx_here(*words: str) -> Run:
-    """`hfx WORDS` in this process."""
+    """Run `hfx WORDS` in this process."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(err):
         code = main(words)
@@ -57,13 +58,13 @@ def command(words: tuple[str, ...], given: str | None) -> Run:
 
 @pytest.fixture
 def infer(writing_server: EmbeddedServer) -> Infer:
-    """`hfx infer WORDS` through the server; a process where it reads stdin."""
+    """A function that runs `hfx infer WORDS` through the server, as a process if it reads stdin."""
     return lambda *words, given=None: command(("infer", *words, "--url", writing_server.grpc_url), given)
 
 
 @pytest.fixture
 def local(writers: Path) -> Infer:
-    """`hfx infer WORDS` without it; a process where it reads stdin."""
+    """A function that runs `hfx infer WORDS --local`, as a process if it reads stdin."""
     return lambda *words, given=None: command(("infer", *words, "--local", "--repository", str(writers)), given)
 
 
@@ -78,7 +79,7 @@ def rows(run: Run) -> list[dict[str, Any]]:
 
 
 def measured(writing_server: EmbeddedServer, metric: str) -> float:
-    """A metric of the model that summarizes."""
+    """Return a metric of the summarizer."""
     return metrics(writing_server, "summaries").get(metric, 0.0)
 
 
@@ -98,7 +99,9 @@ def document() -> str:
     ],
     ids=["greedy", "sampling", "beams", "chunks"],
 )
-def test_a_server_gives_the_texts_of_this_process(name: str, words: list[str], infer: Infer, local: Infer) -> None:
+def test_a_server_gives_the_same_texts_as_local_generation(
+    name: str, words: list[str], infer: Infer, local: Infer
+) -> None:
     texts = texts_of(name, 3)
     through, here = (run("--json", name, *texts, *words) for run in (infer, local))
     assert (through.returncode, here.returncode) == (0, 0), through.stderr + here.stderr
@@ -111,7 +114,9 @@ def test_a_server_gives_the_texts_of_this_process(name: str, words: list[str], i
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_stream_is_the_whole_text(name: str, infer: Infer, local: Infer, writing_server: EmbeddedServer) -> None:
+def test_the_pieces_of_a_stream_join_to_the_whole_text(
+    name: str, infer: Infer, local: Infer, writing_server: EmbeddedServer
+) -> None:
     words = [name, *texts_of(name, 2), "--max-tokens", "25"]
     whole = infer(*words)
     assert whole.returncode == 0, whole.stderr
@@ -144,7 +149,7 @@ def test_every_json_line_has_its_own_settings(infer: Infer, local: Infer) -> Non
     assert rows(through)[1]["output_tokens"] == 3
 
 
-def test_a_bad_line_costs_no_other(infer: Infer, tmp_path: Path) -> None:
+def test_a_bad_json_line_is_an_error_and_the_others_are_answered(infer: Infer, tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
     good = b'{"text_input": "Anna was", "max_tokens": 4}\n'
     bad = [b"Anna was\n", b'{"text_input": "\xff"}\n', b'{"text_input": "a", "max_token": 4}\n',
@@ -173,7 +178,7 @@ def test_an_answer_comes_before_the_next_line_is_written(writing_server: Embedde
         assert process.wait(PATIENCE) == 0
 
 
-def test_nothing_in_gives_nothing_out(infer: Infer) -> None:
+def test_empty_input_prints_nothing_and_succeeds(infer: Infer) -> None:
     for words in (["-"], ["--jsonl"], ["-", "--stream"]):
         done = infer("stories", *words, given="")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -198,7 +203,7 @@ def test_ctrl_c_cancels_on_the_server(
     wait_until(lambda: measured(writing_server, CANCELLED) > before and measured(writing_server, USED) == 0)
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(document: str, writing_server: EmbeddedServer) -> None:
+def test_a_closed_output_pipe_cancels_the_request_quietly(document: str, writing_server: EmbeddedServer) -> None:
     before = measured(writing_server, CANCELLED)
     line = f'"$@" infer summaries - --stream {" ".join(ENDLESS)} --url {writing_server.grpc_url} | head -c 1'
     done = subprocess.run(
@@ -208,7 +213,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(document: str, writing_server:
     wait_until(lambda: measured(writing_server, CANCELLED) > before and measured(writing_server, USED) == 0)
 
 
-def test_a_deadline_holds_at_the_server(document: str, infer: Infer, local: Infer) -> None:
+def test_a_timeout_ends_the_request_with_request_timeout(document: str, infer: Infer, local: Infer) -> None:
     for run in (infer, local):
         done = run("summaries", "-", *ENDLESS, "--timeout", "0.2", "--json", given=document)
         assert done.returncode == 5
@@ -226,7 +231,9 @@ def test_a_deadline_holds_at_the_server(document: str, infer: Infer, local: Infe
     ],
     ids=range(5),
 )
-def test_what_can_not_be_asked_says_why(words: list[str], code: int, said: str, infer: Infer) -> None:
+def test_an_invalid_request_prints_its_reason_and_exit_code(
+    words: list[str], code: int, said: str, infer: Infer
+) -> None:
     done = infer(*words)
     assert (done.returncode, done.stdout.strip()) == (code, "")
     assert said in done.stderr
@@ -234,7 +241,9 @@ def test_what_can_not_be_asked_says_why(words: list[str], code: int, said: str, 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_verify_asks_the_server(name: str, writers: Path, writing_server: EmbeddedServer) -> None:
+def test_verify_through_a_server_finds_the_same_parity_as_locally(
+    name: str, writers: Path, writing_server: EmbeddedServer
+) -> None:
     with Client(writing_server.grpc_url) as client:
         assert name in client.models()
     words = ["verify", name, "--repository", str(writers), "--json"]

@@ -1,4 +1,4 @@
-"""The client against a real server that says no, is busy, is late, or goes away."""
+"""The client's errors on a real server that refuses, is busy, is late, or goes away."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_many_texts_are_batched_and_come_back_in_order(server: EmbeddedServer, c
     assert after["execution_count"] - before["execution_count"] < len(texts)
 
 
-def test_a_refusal_carries_the_model_s_words(client: Client) -> None:
+def test_a_refusal_has_the_message_of_the_model(client: Client) -> None:
     with pytest.raises(errors.RequestRefused, match="the text is too blue"):
         client.classify("toy", "refuse the text is too blue")
 
 
-def test_an_unknown_model_is_answered_with_those_that_exist(client: Client) -> None:
+def test_the_error_for_an_unknown_model_lists_the_served_models(client: Client) -> None:
     with pytest.raises(errors.ModelUnknown, match="no model 'nope'") as caught:
         client.classify("nope", "x")
     assert caught.value.fix == "It serves: hasty, narrow, toy."
@@ -57,28 +57,28 @@ def test_an_unknown_model_is_answered_with_those_that_exist(client: Client) -> N
 
 
 def behind(text: str, count: int) -> Iterator[str]:
-    """TEXT, and COUNT short ones when it has long been under way."""
+    """Yield `text`, and, once it has long been running, `count` short texts."""
     yield text
     time.sleep(0.3)
     yield from ["x"] * count
 
 
 @pytest.mark.parametrize("model", ["narrow", "hasty"])  # its queue is full; its queue's timeout passes
-def test_a_queue_that_refuses_is_busy(model: str, client: Client) -> None:
+def test_a_full_or_timed_out_queue_raises_server_busy(model: str, client: Client) -> None:
     first, *others = client.each(partial(client.classify, model), behind("sleep 1.5", 20))
     assert isinstance(first, Classification)
     refused = [outcome for outcome in others if isinstance(outcome, errors.HfxError)]
     assert {type(outcome) for outcome in refused} == {errors.ServerBusy}
-    assert len(refused) >= 18  # one waits in the queue, one at its door
+    assert len(refused) >= 18  # one request waits in the queue, one before it
 
 
-def test_a_text_of_many_megabytes_arrives(client: Client) -> None:
+def test_a_text_of_20_megabytes_arrives_whole(client: Client) -> None:
     assert client.classify("toy", "x" * (20 << 20)).label == f"{20 << 20} characters"
 
 
 def test_a_server_that_goes_away_in_the_middle_is_unreachable(tmp_path: Path) -> None:
     with EmbeddedServer(write_toy(tmp_path)) as server, Client(server.grpc_url, timeout=20, retries=0) as client:
-        # Many times what is on its way at once: the first batch may hold all of a window.
+        # Many times the number in flight: the first batch may hold a whole window.
         outcomes = client.infer_each("toy", ({"text_input": [text]} for text in ["x", *["sleep 0.2"] * 300]))
         next(outcomes)
         os.kill(server.pid, signal.SIGKILL)
@@ -92,7 +92,7 @@ def test_a_server_that_goes_away_in_the_middle_is_unreachable(tmp_path: Path) ->
         assert client.classify("toy", "x").label == "1 characters"
 
 
-def test_a_dead_process_of_a_model_is_no_fault_of_the_request(tmp_path: Path) -> None:
+def test_a_dead_model_process_is_a_server_error_that_advises_a_restart(tmp_path: Path) -> None:
     with EmbeddedServer(write_toy(tmp_path)) as server, Client(server.grpc_url) as client:
         os.kill(server.stubs()["toy_tokenize_0_0"][0], signal.SIGKILL)
         with pytest.raises(errors.ServerError, match="not healthy") as caught:

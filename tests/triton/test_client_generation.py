@@ -1,4 +1,4 @@
-"""Generators asked by the client library: a real Triton, a trained model, gRPC and HTTP, blocking and by asyncio."""
+"""Generation by the client library: a real Triton, a trained model, gRPC and HTTP, blocking and asyncio."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def client(url: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def expected(writers: Path) -> dict[str, Generation]:
-    """What the engine in this process writes."""
+    """The texts of the engine in this process."""
     texts = [example.prompt for example in zoo.heldout("stories", 12)]
     with LocalGenerator.open(writers, MODEL) as local:
         return {text: as_generation(local.infer({"text_input": text})) for text in texts}
@@ -70,7 +70,7 @@ def test_streams_are_those_of_the_engine_in_process(client: Client, expected: di
         assert stream.result == generation
 
 
-def test_tasks_get_the_same_texts(url: str, expected: dict[str, Generation]) -> None:
+def test_asyncio_tasks_get_the_texts_of_the_engine(url: str, expected: dict[str, Generation]) -> None:
     async def ask() -> tuple[list[Generation], list[Generation]]:
         async with AsyncClient(url) as client:
             whole = await client.generate(MODEL, list(expected))
@@ -96,7 +96,7 @@ def test_settings_reach_the_engine(client: Client) -> None:
     assert stream.result == first
 
 
-def test_every_setting_is_taken(client: Client) -> None:
+def test_every_generation_setting_is_accepted(client: Client) -> None:
     beams = GenerationSettings(
         max_tokens=9, min_tokens=2, num_beams=3, do_sample=False, stop_words=["xyz", "zyx"], repetition_penalty=1.1,
         no_repeat_ngram_size=3, length_penalty=1.2, early_stopping="never", long="truncate",
@@ -110,7 +110,7 @@ def test_every_setting_is_taken(client: Client) -> None:
 
 
 @pytest.mark.parametrize("model", ["stories", "summaries", "notes"])
-def test_tokens_have_their_log_probabilities_whole_and_streamed(client: Client, model: str) -> None:
+def test_log_probabilities_are_the_same_whole_and_streamed(client: Client, model: str) -> None:
     found = client.generate(model, TEXT, max_tokens=9, num_beams=1, logprobs=3)
     plain = client.generate(model, TEXT, max_tokens=9, num_beams=1, return_log_probs=True)
     assert (found.text, found.log_probs, plain.tokens) == (plain.text, plain.log_probs, ())
@@ -125,7 +125,7 @@ def test_tokens_have_their_log_probabilities_whole_and_streamed(client: Client, 
         client.generate(model, TEXT, num_beams=2, logprobs=2)
 
 
-def test_a_long_text_is_cut_and_warned_of_or_read_in_chunks(client: Client) -> None:
+def test_a_long_text_is_truncated_with_a_warning_or_read_in_chunks(client: Client) -> None:
     document = " ".join(example.prompt for example in zoo.heldout("summaries", 40))
     with pytest.warns(TruncationWarning, match="'summaries'"):
         cut = client.summarize("summaries", document, max_tokens=20)
@@ -136,12 +136,12 @@ def test_a_long_text_is_cut_and_warned_of_or_read_in_chunks(client: Client) -> N
         client.summarize("summaries", document, long="error")
 
 
-def test_a_stream_that_is_left_frees_its_slot(client: Client, writing_server: EmbeddedServer) -> None:
+def test_a_stream_that_its_reader_abandons_frees_its_slot(client: Client, writing_server: EmbeddedServer) -> None:
     before = figure(writing_server, CANCELLED)
     for _ in range(10):
         with client.stream(MODEL, TEXT, LONG) as stream:
             next(stream)
-    # On a busy machine, some have ended before their reader leaves.
+    # On a busy machine, some streams end before their reader disconnects.
     wait_until(
         lambda: figure(writing_server, CANCELLED) > before and figure(writing_server, "hfx_slots_used") == 0,
         "slots are free",
@@ -161,7 +161,7 @@ def test_the_examples_of_the_documentation_run(
 
 
 def ends_with_its_engine(server: EmbeddedServer, client: Client) -> bool:
-    """Whether a stream whose engine is killed ends by an error, soon; False if it had ended before."""
+    """Return whether a stream whose engine is killed soon ends with an error; False if it had already ended."""
     pids = server.stubs()[f"{MODEL}_stream_0_0"]  # takes time, in which a stream would end
     stream = client.stream(MODEL, TEXT, LONG)
     next(stream)

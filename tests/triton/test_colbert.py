@@ -1,4 +1,4 @@
-"""ColBERT models through `hfx serve`: vectors of queries and documents, and texts ranked by these."""
+"""ColBERT models through `hfx serve`: vectors of queries and documents, and rankings of texts by these vectors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RECORDED = json.loads((Path(__file__).parents[1] / "unit/exporter/recorded/pylat
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The models as sentence-transformers read them."""
+    """The models as sentence-transformers reads them."""
     from sentence_transformers import MultiVectorEncoder
 
     folder = tmp_path_factory.mktemp("checkpoints")
@@ -61,7 +61,7 @@ def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [(PYLATE, 1e-5), (STANFORD, 0.2), (LIBRARY, 1e-5)])
-def test_vectors_are_those_of_the_library(
+def test_token_vectors_equal_those_of_the_library(
     client: Client, references: dict[str, Any], name: str, tolerance: float
 ) -> None:
     model = references[name]
@@ -78,7 +78,7 @@ def test_vectors_are_those_of_the_library(
     assert all(np.array_equal(a, b) for a, b in zip(plain, found[:6], strict=True))
 
 
-def test_embed_all_and_the_command_line_have_roles(
+def test_embed_all_and_hfx_infer_take_the_role_of_a_text(
     served: ServeProcess, references: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, _, rows = call(served, f"/models/{PYLATE}/embed_all", {"inputs": SHORT, "prompt_name": "query"})
@@ -102,7 +102,7 @@ def test_embed_all_and_the_command_line_have_roles(
         ("score", {"text_1": [SHORT[0]] * 6, "text_2": SHORT}),
     ],
 )
-def test_texts_are_ranked_by_the_sums_of_the_library(
+def test_every_ranking_api_has_the_scores_of_the_library(
     served: ServeProcess, references: dict[str, Any], path: str, body: dict[str, Any]
 ) -> None:
     model = references[PYLATE]
@@ -118,7 +118,7 @@ def test_texts_are_ranked_by_the_sums_of_the_library(
 
 @pytest.mark.parametrize("prompt", [None, "the dog: "])
 def test_the_client_ranks_as_pylate_and_as_the_front(served: ServeProcess, client: Client, prompt: str | None) -> None:
-    """Of PyLate, the MaxSim that it was recorded to give."""
+    """PyLate's MaxSim scores are recorded ones."""
     expected = RECORDED["pylate"]["scores"][prompt or ""]
     ranks = client.rank(PYLATE, SHORT[0], SHORT, prompt=prompt)
     assert [rank.index for rank in ranks] == sorted(range(6), key=lambda at: -expected[at])
@@ -131,7 +131,7 @@ def test_the_client_ranks_as_pylate_and_as_the_front(served: ServeProcess, clien
     assert client.rank(PYLATE, SHORT[0], ["the dog " * 60])[0].truncated_tokens > 0
 
 
-def test_vectors_of_any_length_rank_by_their_products(
+def test_vectors_that_are_not_normalized_rank_by_their_products(
     served: ServeProcess, client: Client, references: dict[str, Any]
 ) -> None:
     model = references[LIBRARY]
@@ -165,7 +165,7 @@ def test_the_command_line_ranks(
     assert "does not take --query" in capsys.readouterr().err
 
 
-def test_what_does_not_rank_is_refused(served: ServeProcess) -> None:
+def test_invalid_ranking_requests_are_refused(served: ServeProcess) -> None:
     body = {"query": "a", "texts": ["b"]}
     for path, sent, message in (
         (f"/models/{DENSE}/rerank", body, "is for feature-extraction"),

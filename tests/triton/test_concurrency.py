@@ -1,4 +1,4 @@
-"""Many callers at once: an answer does not depend on who else is asking."""
+"""An answer does not depend on concurrent requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREADS = 16
 
 
 def mixed_texts() -> list[str]:
-    """Texts of one sentence up to more than the model reads, in a fixed random order."""
+    """Return texts from one sentence to more than the model reads, in a fixed random order."""
     sentences = [example.text for example in zoo.heldout("sentiment", REQUESTS)]
     draw = random.Random(0)
     return [" ".join(draw.choices(sentences, k=draw.choice((1, 1, 1, 2, 4, 12)))) for _ in range(REQUESTS)]

@@ -1,4 +1,4 @@
-"""Decoders as re-rankers through `hfx serve`: /rerank, Cohere's API and the client have the scores of the library."""
+"""Decoders as re-rankers through `hfx serve`: every interface has the scores of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILM = {"prompts": {"film": "find a film"}}
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]]:
-    """The library's models, and where they are saved."""
+    """The library's models, and their folders."""
     writers = {LOGITS: write_logit_ranker, HEAD: write_classifier}
     folders = {name: tmp_path_factory.mktemp(name) for name in writers}
     return {name: (write(folders[name], Ranker(), **FILM), folders[name] / "model") for name, write in writers.items()}
@@ -81,7 +81,7 @@ def test_served_scores_are_the_local_ones_to_the_bit(
         assert any(rank.truncated_tokens for rank in ranks) and not all(rank.truncated_tokens for rank in ranks)
 
 
-def test_what_does_not_fit_the_template_is_refused(served: ServeProcess) -> None:
+def test_fields_that_do_not_fit_the_template_are_refused(served: ServeProcess) -> None:
     with Client(served.ready["grpc_url"]) as client:
         for field in ("query", "prompt"):
             fields = {"query": QUERY, field: "the dog " * 9000}

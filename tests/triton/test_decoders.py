@@ -1,4 +1,4 @@
-"""Decoders with windows, norms of heads, parallel parts and layers without positions, in a real Triton."""
+"""Decoders with attention windows, head norms, parallel blocks or layers without positions, on a real Triton."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXTS = ("a", "the end of the story", "one cat and two dogs. " * 2)  # the last 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The decoders in int8; random weights decide closely between tokens."""
+    """The decoders in int8; with random weights, next tokens are near ties."""
     checkpoints, folder = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("repository")
     with few_texts():
         for name in DECODERS:

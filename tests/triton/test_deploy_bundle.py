@@ -1,4 +1,4 @@
-"""A bundle on a plain tritonserver whose Python has no packages: its answers, and what its processes have loaded."""
+"""A bundle on a plain tritonserver whose Python has no packages: its answers, and the libraries of its processes."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def written(deployment: Deployment, folder: Path) -> Path:
 
 
 def unclosed(line: list[str]) -> list[str]:
-    """A tritonserver's line without the value that opens its closed APIs, which is another one for other files."""
+    """Return a tritonserver's command line without the secret value that opens its closed APIs."""
     return [re.sub("no:key=[0-9a-f]{32}$", "no:key=", word) for word in line]
 
 
 def readme_line(folder: Path) -> list[str]:
-    """What the README of a bundle runs."""
+    """Return the command line in the README of a bundle."""
     line = re.search(r"^    (tritonserver .*)$", (folder / "README.md").read_text(), re.MULTILINE)
     assert line
     return shlex.split(line[1])
@@ -87,7 +87,7 @@ def readme_line(folder: Path) -> list[str]:
 
 @contextmanager
 def serving(folder: Path, place: Path) -> Iterator[Served]:
-    """The server with the arguments of the bundle's README and a Python without any package."""
+    """Yield the server with the arguments of the bundle's README and a Python without any package."""
     wheel, ports, python = installed_triton.find(), choose_ports(Ports(), "127.0.0.1"), place / "bare/bin/python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "bare"], check=True)
     environment = dict(wheel.environment) | {"PATH": f"{python.parent}{os.pathsep}/usr/bin:/bin"}
@@ -107,9 +107,7 @@ def serving(folder: Path, place: Path) -> Iterator[Served]:
         end(running, grace=20)
 
 
-def test_encoder_and_generator_answer_as_the_published_models_in_this_process(
-    served: Served, deployment: Deployment
-) -> None:
+def test_a_bundle_answers_like_the_published_models_run_locally(served: Served, deployment: Deployment) -> None:
     prompts = [example.prompt for example in zoo.heldout("stories", 4)]
     encoder = LocalModel.open(deployment.repository, "sentiment")
     with Client(f"127.0.0.1:{served.ports.grpc}") as client:
@@ -161,7 +159,7 @@ def test_a_bundle_answers_like_the_checkpoints_for_every_task(
     assert {each["name"] for each in checked} == set(names)
 
 
-def test_every_metric_of_dashboard_and_alerts_is_one_that_the_server_or_the_front_has(
+def test_every_metric_in_the_dashboard_and_alerts_exists(
     served: Served, deployment: Deployment, tmp_path: Path
 ) -> None:
     compose.write(deployment, tmp_path / "out")
@@ -176,7 +174,7 @@ def test_every_metric_of_dashboard_and_alerts_is_one_that_the_server_or_the_fron
     assert named and named <= there | of_the_front, named - there
 
 
-def test_an_encoder_is_one_native_model_where_it_can_be(served: Served, deployment: Deployment) -> None:
+def test_an_encoder_becomes_one_native_model_where_possible(served: Served, deployment: Deployment) -> None:
     encoder = LocalModel.open(deployment.repository, "verdicts")
     with Client(f"127.0.0.1:{served.ports.grpc}") as client:
         for text, answer in zip(TEXTS, client.classify("verdicts", TEXTS), strict=True):
@@ -189,7 +187,7 @@ def test_an_encoder_is_one_native_model_where_it_can_be(served: Served, deployme
     assert f"{served.folder}/sentiment/1/packages/onnxruntime/capi" in mapped
 
 
-def test_every_library_of_its_python_processes_is_the_bundles(served: Served) -> None:
+def test_python_processes_load_libraries_from_the_bundle_only(served: Served) -> None:
     stubs = {pid: name for name, pids in process.stubs(served.pid).items() for pid in pids}
     assert {name.rsplit("_", 2)[0] for name in stubs.values()} == {
         *("sentiment_tokenize", "sentiment_net", "sentiment_postprocess", "stories", "stories_stream")

@@ -1,4 +1,4 @@
-"""`hfx deploy check URL`: what a server answers against what the checkpoints of its models answered."""
+"""`hfx deploy check URL` compares a server's answers with those of the checkpoints of its models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.triton
 
 FEW = 12
 
-# A pod has what serves, and not what exports.
+# A pod has the packages that serve, and not those that export.
 WITHOUT_EXPORTER = """
 import sys
 sys.modules |= dict.fromkeys(("torch", "transformers", "onnx", "onnx_ir", "onnxscript"))
@@ -42,7 +42,7 @@ def check(server: ServeProcess, repository: Path, *names: str) -> subprocess.Com
 def check_here(
     capsys: pytest.CaptureFixture[str], url: str, repository: Path, *words: str, key: str = API_KEY
 ) -> tuple[int, list[dict[str, Any]], str]:
-    """The exit code, the figures of each model, and what was said on stderr, of a check in this process."""
+    """Return the exit code, the figures of each model, and the stderr of a check in this process."""
     header = f"Authorization: Bearer {key}"
     code = main(["deploy", "check", url, "--repository", str(repository), "--header", header, "--json", *words])
     out, err = capsys.readouterr()
@@ -113,7 +113,7 @@ def test_each_dialect_gives_the_answers_of_the_checkpoints(
         assert each.get("not_compared", []) == (["output_log_probs"] if "same" in each else [])
 
 
-def test_a_dialect_is_not_asked_for_a_task_that_it_lacks_or_at_the_port_of_grpc(
+def test_a_dialect_without_the_task_and_a_grpc_port_are_usage_errors(
     dialects: ServeProcess, many_tasks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["stories", "similar-int8"]
@@ -124,7 +124,7 @@ def test_a_dialect_is_not_asked_for_a_task_that_it_lacks_or_at_the_port_of_grpc(
     assert code == 2 and "gRPC" in err
 
 
-def test_a_server_without_the_key_or_the_model_is_no_pass(
+def test_a_wrong_key_or_an_unserved_model_fails_the_check(
     dialects: ServeProcess, few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = check_here(capsys, dialects.http_url, few, "sentiment-fp32", key="another")

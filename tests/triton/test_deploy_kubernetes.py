@@ -1,7 +1,7 @@
-"""What the manifests of `hfx deploy kubernetes` say, played on a real server: probes, verification, metrics, the end.
+"""The manifests of `hfx deploy kubernetes` on a real server: probes, verification, metrics, the end of a pod.
 
-The container's own arguments, probes and times are read from the written files. Only what a pod gives them differs:
-the repository's folder, and free ports of 127.0.0.1. The tritonserver on PATH is the embedded one, as in an image.
+The container's arguments, probes and times are read from the written files. Only what a pod provides is different: the
+repository's folder, and free ports of 127.0.0.1. The tritonserver on PATH is the embedded one, as in an image.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LENGTHY = {**ENDLESS, "max_tokens": 1500}  # more than the rest of preStop
 
 @dataclass(frozen=True)
 class Pod:
-    """The written files, and the server that runs as they say."""
+    """The written files, and the server that runs by them."""
 
     folder: Path
     spec: Any
@@ -83,7 +83,7 @@ def repository(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def pod(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
-    """It runs until the last test, which ends it."""
+    """A pod that runs until the last test, which ends it."""
     place = tmp_path_factory.mktemp("pod")
     (place / "tmp").mkdir()
     with pytest.MonkeyPatch.context() as machine:
@@ -113,7 +113,7 @@ OPTIONS_OF_A_POD = (
 
 
 def server_options(arguments: list[str]) -> list[str]:
-    """The options of `hfx serve` in a container's arguments, without what a machine gives instead."""
+    """Return the options of `hfx serve` in a container's arguments, without those that this machine replaces."""
     assert arguments[:3] == ["hfx", "serve", "/models"]
     options = arguments[3:]
     for option, value in OPTIONS_OF_A_POD:
@@ -123,9 +123,7 @@ def server_options(arguments: list[str]) -> list[str]:
     return options
 
 
-def test_the_probes_the_metrics_and_the_job_find_a_pod_that_answers_like_its_checkpoints(
-    pod: Pod, repository: Path
-) -> None:
+def test_the_probes_metrics_and_verification_job_of_a_pod_succeed(pod: Pod, repository: Path) -> None:
     for probe in ("startupProbe", "readinessProbe"):
         path = pod.container[probe]["httpGet"]["path"]
         with urllib.request.urlopen(pod.scrapes_url + path, timeout=TIMEOUT) as answer:
@@ -147,7 +145,7 @@ def test_the_probes_the_metrics_and_the_job_find_a_pod_that_answers_like_its_che
 
 
 def check_liveness(pod: Pod) -> None:
-    """Its liveness probe passes."""
+    """Check that the pod's liveness probe passes."""
     command = " ".join(pod.container["livenessProbe"]["exec"]["command"])
     command = command.replace("http://127.0.0.1:8003", pod.scrapes_url)
     copied_from = Path(liveness.__file__).parents[1]  # by the Dockerfile
@@ -159,7 +157,7 @@ def check_liveness(pod: Pod) -> None:
 def test_a_pod_with_keys_and_tls_is_probed_scraped_and_verified(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Secrets are folders of this test, with the entries that the manifests take of them."""
+    """Folders of this test stand for the Secrets, with the entries that the manifests use."""
     machine = install(tmp_path / "opt")
     keys, tls = tmp_path / "keys", tmp_path / "tls"
     certificate, key = make_certificate(tmp_path, "server")
@@ -197,14 +195,14 @@ def test_a_pod_with_keys_and_tls_is_probed_scraped_and_verified(
 
 
 def placed(text: str, folders: dict[str, str]) -> str:
-    """`text` with the paths of this machine for those in a pod."""
+    """Return `text` with paths of this machine instead of paths in a pod."""
     for inside, outside in folders.items():
         text = text.replace(inside, outside)
     return text
 
 
 def test_a_pod_that_ends_under_load_fails_no_request(pod: Pod) -> None:
-    """As a kubelet ends it: preStop, while proxies still send; SIGTERM; a kill when the grace is over."""
+    """The pod ends as a kubelet ends it: preStop, while proxies still send; SIGTERM; a kill after the grace period."""
     learned, under_way, answered = threading.Event(), set[threading.Thread](), list[str]()
 
     def send(door: str, ask: Callable[[], object]) -> None:

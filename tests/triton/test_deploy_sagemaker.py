@@ -1,4 +1,4 @@
-"""SageMaker's archive on the embedded server with the arguments of AWS's container: what /invocations answers."""
+"""SageMaker's archive on the embedded server with the arguments of AWS's container: answers of /invocations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def answered(port: int, text: str) -> dict[str, object]:
-    """The outputs of a request as the container takes it."""
+    """Return the outputs of a request in the container's format."""
     body = {"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [text]}]}
     response = httpx.post(f"http://127.0.0.1:{port}/invocations", json=body, timeout=60)
     assert response.status_code == 200, response.text
@@ -46,7 +46,7 @@ def answered(port: int, text: str) -> dict[str, object]:
 
 
 def addresses() -> set[str]:
-    """The local addresses at which something of this machine listens on 8080, in hexadecimal."""
+    """Return the local addresses on which this machine listens at port 8080, in hexadecimal."""
     rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
     return {row[1] for row in rows[1:] if row[3] == "0A" and row[1].endswith(f":{8080:04X}")}
 

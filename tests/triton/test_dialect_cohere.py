@@ -1,4 +1,4 @@
-"""Cohere's own clients, of both versions of its API, against `hfx serve`."""
+"""Cohere's own clients, for both versions of its API, against `hfx serve`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_second_version_embeds_texts(second: cohere.ClientV2, grpc: Client) 
     assert answer.texts == DOCUMENTS and answer.id
 
 
-def test_the_clients_errors_are_its_own_classes(second: cohere.ClientV2, dialects: ServeProcess) -> None:
+def test_errors_become_the_exceptions_of_coheres_client(second: cohere.ClientV2, dialects: ServeProcess) -> None:
     import cohere
 
     with pytest.raises(cohere.NotFoundError, match="no model"):
@@ -96,7 +96,9 @@ def test_the_clients_errors_are_its_own_classes(second: cohere.ClientV2, dialect
         ("/v1/rerank", {"rank_fields": ["title", "text"]}, 400),
     ],
 )
-def test_a_mistake_has_its_form(path: str, fields: dict[str, Any], status: int, dialects: ServeProcess) -> None:
+def test_an_invalid_rerank_request_has_coheres_error_body(
+    path: str, fields: dict[str, Any], status: int, dialects: ServeProcess
+) -> None:
     body = {"model": RANKER, "query": QUERY, "documents": DOCUMENTS, **fields}
     answered, _, answer = call(dialects, path, body)
     assert (answered, list(answer)) == (status, ["message" if path == "/v2/rerank" else "detail"]), answer
@@ -117,7 +119,9 @@ def test_a_mistake_has_its_form(path: str, fields: dict[str, Any], status: int, 
         ({"images": []}, 400),
     ],
 )
-def test_a_mistake_in_texts_to_embed_has_its_form(fields: dict[str, Any], status: int, dialects: ServeProcess) -> None:
+def test_an_invalid_embed_request_has_coheres_error_body(
+    fields: dict[str, Any], status: int, dialects: ServeProcess
+) -> None:
     body = {"model": "similar-int8", "texts": ["a"], "input_type": "clustering", **fields}
     answered, _, answer = call(dialects, "/v2/embed", body)
     assert (answered, list(answer)) == (status, ["message"]), answer

@@ -1,4 +1,4 @@
-"""huggingface_hub's InferenceClient against `hfx serve`: each task's answers are those of hfx's client."""
+"""huggingface_hub's InferenceClient against `hfx serve`: each task has the answers of hfx's client."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_text_classification_has_all_labels(dialects: ServeProcess, grpc: Client
     assert pairs(api(dialects, "sentiment-fp32").text_classification(TEXT, top_k=1)) == pairs(expected[:1])
 
 
-def test_the_function_of_scores_is_the_models(dialects: ServeProcess) -> None:
+def test_a_function_to_apply_other_than_the_models_is_refused(dialects: ServeProcess) -> None:
     client = api(dialects, "sentiment-fp32")
     assert client.text_classification(TEXT, function_to_apply="softmax") == client.text_classification(TEXT)
     with pytest.raises(BadRequestError, match="function_to_apply is 'sigmoid'"):
         client.text_classification(TEXT, function_to_apply="sigmoid")
 
 
-def test_token_classification(dialects: ServeProcess, grpc: Client) -> None:
+def test_token_classification_has_the_entities_of_hfxs_client(dialects: ServeProcess, grpc: Client) -> None:
     answer = api(dialects, "entities-fp32").token_classification(TEXT, aggregation_strategy="simple")  # type: ignore[arg-type]
     expected = grpc.label_tokens("entities-fp32", TEXT).entities
     assert expected
@@ -50,7 +50,7 @@ def test_token_classification(dialects: ServeProcess, grpc: Client) -> None:
     ]
 
 
-def test_question_answering(dialects: ServeProcess, grpc: Client) -> None:
+def test_question_answering_has_the_answer_of_hfxs_client(dialects: ServeProcess, grpc: Client) -> None:
     answer: Any = api(dialects, "answers-fp32").question_answering("Where did Anna go?", CONTEXT)
     expected = grpc.answer("answers-fp32", "Where did Anna go?", CONTEXT)
     assert (answer.answer, answer.score, answer.start, answer.end) == (
@@ -61,7 +61,7 @@ def test_question_answering(dialects: ServeProcess, grpc: Client) -> None:
     )
 
 
-def test_the_settings_of_question_answering(dialects: ServeProcess, grpc: Client) -> None:
+def test_settings_of_question_answering_are_honoured_or_refused(dialects: ServeProcess, grpc: Client) -> None:
     settings: Any = {"top_k": 3, "max_answer_len": 4, "doc_stride": 2, "handle_impossible_answer": True}
     found: Any = api(dialects, "answers-fp32").question_answering("Where did Anna go?", CONTEXT, **settings)
     expected = grpc.answer("answers-fp32", "Where did Anna go?", CONTEXT, **settings)
@@ -82,7 +82,7 @@ def test_the_settings_of_question_answering(dialects: ServeProcess, grpc: Client
         assert status == 400 and name in refusal["error"] and words in refusal["error"], refusal
 
 
-def test_feature_extraction_and_sentence_similarity(dialects: ServeProcess, grpc: Client) -> None:
+def test_feature_extraction_and_similarity_use_the_models_vectors(dialects: ServeProcess, grpc: Client) -> None:
     client = api(dialects, "similar-int8")
     vectors = grpc.embed("similar-int8", [TEXT, CONTEXT])
     assert np.array_equal(client.feature_extraction(TEXT), vectors[0])
@@ -95,14 +95,16 @@ def test_feature_extraction_and_sentence_similarity(dialects: ServeProcess, grpc
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
-def test_zero_shot_classification(multi_label: bool, dialects: ServeProcess, grpc: Client) -> None:
+def test_zero_shot_classification_has_the_scores_of_hfxs_client(
+    multi_label: bool, dialects: ServeProcess, grpc: Client
+) -> None:
     labels = ["travel", "food"]
     answer = api(dialects, "nli-fp32").zero_shot_classification(TEXT, labels, multi_label=multi_label)
     assert pairs(answer) == pairs(grpc.zero_shot("nli-fp32", TEXT, labels, multi_label=multi_label).predictions)
 
 
 def test_text_ranking_has_the_fields_of_its_schema(dialects: ServeProcess, grpc: Client) -> None:
-    """The schema is of @huggingface/tasks; InferenceClient has no method for the task."""
+    """The schema is that of @huggingface/tasks; InferenceClient has no method for the task."""
     fields = {"query": "a cat?", "texts": [TEXT, "", "the cat sat"]}
     expected = [{"index": each.index, "score": each.score} for each in grpc.rank(RANKER, "a cat?", fields["texts"])]
     assert call(dialects, f"/models/{RANKER}", {"inputs": fields})[2] == expected
@@ -110,13 +112,13 @@ def test_text_ranking_has_the_fields_of_its_schema(dialects: ServeProcess, grpc:
     assert answer == [{**each, "text": fields["texts"][each["index"]]} for each in expected]
 
 
-def test_text_generation_has_its_prompt_on_request(dialects: ServeProcess, grpc: Client) -> None:
+def test_return_full_text_puts_the_prompt_before_the_text(dialects: ServeProcess, grpc: Client) -> None:
     client, expected = api(dialects, "stories"), grpc.generate("stories", PROMPT, max_tokens=12).text
     assert client.text_generation(PROMPT, max_new_tokens=12) == expected
     assert client.text_generation(PROMPT, max_new_tokens=12, return_full_text=True) == PROMPT + expected
 
 
-def test_a_stream_of_text_generation(dialects: ServeProcess, recital: Recital) -> None:
+def test_a_text_generation_stream_joins_to_the_whole_text(dialects: ServeProcess, recital: Recital) -> None:
     client = api(dialects, RECITAL)  # which ends its streams when it is collected
     pieces = list(client.text_generation("a", max_new_tokens=300, stream=True))
     assert len(pieces) > 1 and "".join(pieces) == recital.text("a", 300)
@@ -147,19 +149,19 @@ def test_a_stream_with_details_has_an_event_for_each_token(dialects: ServeProces
     assert events[-1].details.finish_reason == "length"
 
 
-def test_a_stop_sequence_ends_a_text_by_its_name(dialects: ServeProcess, grpc: Client) -> None:
+def test_a_stop_sequence_gives_the_finish_reason_stop_sequence(dialects: ServeProcess, grpc: Client) -> None:
     stop = grpc.generate("stories", PROMPT, max_tokens=30).text.split()[4]
     answer = api(dialects, "stories").text_generation(PROMPT, max_new_tokens=30, details=True, stop=[stop])
     assert answer.details and answer.details.finish_reason == "stop_sequence"
 
 
-def test_summarization(dialects: ServeProcess, grpc: Client) -> None:
+def test_summarization_takes_generate_parameters(dialects: ServeProcess, grpc: Client) -> None:
     options = {"max_new_tokens": 10, "num_beams": 2}
     answer = api(dialects, "summaries").summarization(CONTEXT, generate_parameters=options)
     assert answer.summary_text == grpc.generate("summaries", CONTEXT, **options).text  # type: ignore[call-overload]
 
 
-def test_lists_have_lists_of_answers(dialects: ServeProcess, grpc: Client) -> None:
+def test_a_list_of_inputs_gets_a_list_of_answers(dialects: ServeProcess, grpc: Client) -> None:
     inputs = [{"question": "Who?", "context": CONTEXT}, {"question": "When?", "context": CONTEXT}]
     _, _, answers = call(dialects, "/models/answers-fp32", {"inputs": inputs})
     expected = grpc.answer("answers-fp32", ["Who?", "When?"], CONTEXT)
@@ -189,7 +191,7 @@ def test_lists_have_lists_of_answers(dialects: ServeProcess, grpc: Client) -> No
         ("stories", {"inputs": PROMPT, "parameters": []}, ""),
     ],
 )
-def test_what_cant_be_honoured_is_refused(
+def test_an_invalid_or_unsupported_field_is_a_400(
     model: str, fields: dict[str, Any], message: str, dialects: ServeProcess
 ) -> None:
     status, _, answer = call(dialects, f"/models/{model}", fields)
@@ -200,7 +202,7 @@ def test_what_cant_be_honoured_is_refused(
         assert status == 200  # an empty list of parameters, as some clients write none
 
 
-def test_the_clients_errors_are_its_own_classes(dialects: ServeProcess) -> None:
+def test_errors_become_the_exceptions_of_huggingface_hub(dialects: ServeProcess) -> None:
     with pytest.raises(BadRequestError):
         api(dialects, "sentiment-fp32").text_classification(TEXT, top_k=0)
     with pytest.raises(ValidationError):

@@ -41,6 +41,6 @@ def test_documents_are_ranked_and_cut_at_top_n(dialects: ServeProcess, grpc: Cli
         {"model": RANKER, "query": QUERY, "documents": DOCUMENTS, "overlap_tokens": 3},
     ],
 )
-def test_a_mistake_has_its_form(body: Any, dialects: ServeProcess) -> None:
+def test_an_invalid_rerank_request_has_jinas_error_body(body: Any, dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, "/v1/rerank", body)
     assert (status, list(answer)) == (400, ["detail"]), answer

@@ -1,4 +1,4 @@
-"""The payloads of MLServer's published Hugging Face example, against `hfx serve`."""
+"""The requests of MLServer's published Hugging Face example, against `hfx serve`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tensor(name: str, *data: str) -> dict[str, Any]:
 
 
 def infer(server: ServeProcess, model: str, *inputs: dict[str, Any], **parameters: Any) -> list[Any]:
-    """The answers, each parsed."""
+    """Return the parsed answers."""
     body = {"inputs": list(inputs), **({"parameters": parameters} if parameters else {})}
     status, _, answer = call(server, f"/v2/models/{model}/infer", body)
     assert status == 200, answer
@@ -48,7 +48,7 @@ def test_512_texts_come_with_a_shape_of_1(dialects: ServeProcess, recital: Recit
     assert answers == [[{"generated_text": "a" + recital.text("a", 4)}]] * 512
 
 
-def test_50_a_second_for_3_seconds_are_all_answered(dialects: ServeProcess) -> None:
+def test_every_request_of_50_a_second_for_3_seconds_is_answered(dialects: ServeProcess) -> None:
     body = b'{"inputs":[{"name":"text_inputs","shape":[1],"datatype":"BYTES","data":["test"]}]}'
     began = time.monotonic()
 
@@ -60,7 +60,7 @@ def test_50_a_second_for_3_seconds_are_all_answered(dialects: ServeProcess) -> N
         assert list(pool.map(send, range(150))) == [200] * 150
 
 
-def test_other_tasks(dialects: ServeProcess, grpc: Client) -> None:
+def test_every_other_task_is_answered_like_hfxs_client(dialects: ServeProcess, grpc: Client) -> None:
     question, context = "Where did Anna go?", TEXT
     expected = grpc.answer("answers-fp32", question, context)
     [answer] = infer(dialects, "answers-fp32", tensor("question", question), tensor("context", context))
@@ -89,7 +89,7 @@ def test_other_tasks(dialects: ServeProcess, grpc: Client) -> None:
         ([tensor("args", TEXT), {**tensor("eta_cutoff"), "data": [0.5]}], "eta_cutoff"),
     ],
 )
-def test_what_cant_be_honoured_is_a_400(inputs: list[Any], message: str, dialects: ServeProcess) -> None:
+def test_an_invalid_or_unsupported_input_is_a_400(inputs: list[Any], message: str, dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, "/v2/models/stories/infer", {"inputs": inputs})
     assert status == 400 and message in answer["error"], answer
 
@@ -109,7 +109,7 @@ CODECS: list[tuple[str, str, str, list[int], str, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("model", "codec", "name", "shape", "kind", "data"), CODECS)
-def test_what_codecs_write_is_answered(
+def test_inputs_written_by_mlservers_codecs_are_answered(
     model: str,
     codec: str,
     name: str,
@@ -156,7 +156,7 @@ def test_the_request_codec_of_the_runtime_is_answered(dialects: ServeProcess, gr
 
 
 @pytest.mark.parametrize("kind", ["base64", "datetime", "nplist", "pillow_image"])
-def test_content_types_that_are_no_text_are_refused(kind: str, dialects: ServeProcess) -> None:
+def test_content_types_other_than_text_are_refused(kind: str, dialects: ServeProcess) -> None:
     for name in ("args", "text_input"):
         row = {**tensor(name, "YQ=="), "shape": [1, 1], "parameters": {"content_type": kind}}
         status, _, answer = call(dialects, "/v2/models/sentiment-fp32/infer", {"inputs": [row]})
@@ -171,7 +171,7 @@ def test_a_string_codec_with_the_model_s_own_names_is_tritons(dialects: ServePro
         assert {output["name"] for output in answer["outputs"]} >= {"label", "score"}
 
 
-def test_tritons_own_requests_are_still_tritons(dialects: ServeProcess) -> None:
+def test_requests_with_tritons_own_inputs_go_to_triton_unchanged(dialects: ServeProcess) -> None:
     own = {"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": [TEXT]}
     _, _, answer = call(dialects, "/v2/models/sentiment-fp32/infer", {"inputs": [own]})
     assert {output["name"] for output in answer["outputs"]} >= {"label", "score"}

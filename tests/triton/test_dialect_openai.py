@@ -1,4 +1,4 @@
-"""OpenAI's own client against `hfx serve`: its answers are those of hfx's client, what can't be is a 400."""
+"""OpenAI's own client against `hfx serve`: the answers of hfx's client, and a 400 for the unsupported."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_penalties_and_biases_change_a_text_as_in_every_other_interface(
         assert often not in [token.id for token in tokens]
 
 
-def test_as_many_texts_and_stop_texts_as_openai_has_and_more(api: openai.OpenAI, grpc: Client) -> None:
+def test_up_to_128_texts_and_more_than_four_stop_texts_are_taken(api: openai.OpenAI, grpc: Client) -> None:
     answer = api.completions.create(model="stories", prompt=PROMPT, n=128, max_tokens=2, seed=0, temperature=1.5)
     assert [choice.index for choice in answer.choices] == list(range(128))
     assert answer.choices[127].text == grpc.generate("stories", PROMPT, max_tokens=2, seed=127, temperature=1.5).text
@@ -152,7 +152,7 @@ def test_a_chat_answers_in_the_schema_of_its_response_format(
         ({"response_format": {"type": "text"}}, {}),
     ],
 )
-def test_a_form_in_any_words_is_the_setting(
+def test_every_spelling_of_a_structured_output_gives_the_same_text(
     fields: dict[str, Any], form: dict[str, Any], api: openai.OpenAI, grpc: Client
 ) -> None:
     expected = grpc.generate("stories", PROMPT, max_tokens=40, **form)
@@ -205,15 +205,15 @@ def test_a_chat_has_the_log_probabilities_and_bytes_of_its_tokens(streams: bool,
         assert token.top_logprobs[0].logprob == token.logprob and len(token.top_logprobs) == 2
 
 
-def test_texts_have_no_log_probabilities_unless_they_are_asked_for(api: openai.OpenAI) -> None:
+def test_a_completion_has_no_log_probabilities_by_default(api: openai.OpenAI) -> None:
     [choice] = api.completions.create(model="stories", prompt=PROMPT, max_tokens=3).choices
     assert choice.logprobs is None
 
 
-def test_embeddings_are_the_models_own_however_they_travel(api: openai.OpenAI, grpc: Client) -> None:
+def test_embeddings_are_the_models_own_in_base64_and_in_floats(api: openai.OpenAI, grpc: Client) -> None:
     texts = ["A lovely garden.", "The train is late."] * 40  # more than one batch
     expected = grpc.embed("similar-int8", texts)
-    answer = api.embeddings.create(model="similar-int8", input=texts)  # base64, unless it is told otherwise
+    answer = api.embeddings.create(model="similar-int8", input=texts)  # base64 by default
     assert np.array_equal(np.array([row.embedding for row in answer.data], np.float32), expected)
     [plain] = api.embeddings.create(model="similar-int8", input=texts[0], encoding_format="float").data
     assert np.array_equal(np.array(plain.embedding, np.float32), expected[0])
@@ -260,7 +260,9 @@ def test_embeddings_are_the_models_own_however_they_travel(api: openai.OpenAI, g
         ("stop_words", {"guided_regex": "ab", "stop": "b"}),
     ],
 )
-def test_what_cant_be_honoured_is_named(param: str, fields: dict[str, Any], dialects: ServeProcess) -> None:
+def test_a_400_names_the_parameter_that_is_invalid_or_unsupported(
+    param: str, fields: dict[str, Any], dialects: ServeProcess
+) -> None:
     status, _, answer = call(dialects, "/v1/completions", {"model": "stories", "prompt": PROMPT, **fields})
     assert (status, answer["error"]["param"]) == (400, param), answer
     assert answer["error"]["type"] == "invalid_request_error"
@@ -269,13 +271,13 @@ def test_what_cant_be_honoured_is_named(param: str, fields: dict[str, Any], dial
 @pytest.mark.parametrize(
     "fields", [{"echo": True, "max_tokens": 0}, {"prompt_logprobs": 1}, {"use_beam_search": True}, {"top_h": 0.5}]
 )
-def test_what_other_servers_have_is_not_supported(fields: dict[str, Any], dialects: ServeProcess) -> None:
+def test_options_of_vllm_that_hfx_lacks_are_a_400_not_supported(fields: dict[str, Any], dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, "/v1/completions", {"model": "stories", "prompt": PROMPT, **fields})
     assert (status, "not supported" in answer["error"]["message"]) == (400, True), answer
 
 
 @pytest.mark.parametrize("ids", [[1, 2], [[1, 2], [3]]])
-def test_token_ids_are_refused_with_the_setting_that_ends_it(api: openai.OpenAI, ids: Any) -> None:
+def test_token_ids_are_refused_with_the_client_setting_that_avoids_them(api: openai.OpenAI, ids: Any) -> None:
     import openai
 
     with pytest.raises(openai.BadRequestError, match=r"token ids.*check_embedding_ctx_length=False"):
@@ -284,7 +286,7 @@ def test_token_ids_are_refused_with_the_setting_that_ends_it(api: openai.OpenAI,
         api.completions.create(model="stories", prompt=ids)
 
 
-def test_vllms_fields_lengthen_a_text_and_take_all_tokens(api: openai.OpenAI, grpc: Client) -> None:
+def test_ignore_eos_and_a_top_k_of_minus_one_are_taken_as_in_vllm(api: openai.OpenAI, grpc: Client) -> None:
     ended = grpc.generate("stories", PROMPT, max_tokens=200)
     assert ended.finish_reason == "stop"
     whole: Any = api.completions.create(
@@ -344,12 +346,12 @@ def test_a_chat_has_the_tokens_and_the_answer_of_transformers(
         [{"role": "tool", "content": "refused by the template"}],
     ],
 )
-def test_messages_that_cant_be_taken_are_a_400(messages: Any, dialects: ServeProcess) -> None:
+def test_invalid_chat_messages_are_a_400(messages: Any, dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, f"/models/{RECITAL}/v1/chat/completions", {"messages": messages})
     assert (status, answer["error"]["param"]) == (400, "messages"), answer
 
 
-def test_the_clients_errors_are_its_own_classes(api: openai.OpenAI, dialects: ServeProcess) -> None:
+def test_errors_become_the_exceptions_of_openais_client(api: openai.OpenAI, dialects: ServeProcess) -> None:
     import openai
 
     with pytest.raises(openai.NotFoundError) as missing:
@@ -363,6 +365,6 @@ def test_the_clients_errors_are_its_own_classes(api: openai.OpenAI, dialects: Se
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"NaN", b'{"model": "stories", "prompt": "a", "max_tokens": NaN}'])
-def test_a_malformed_body_is_a_400_in_its_form(body: bytes, dialects: ServeProcess) -> None:
+def test_a_malformed_body_is_a_400_with_openais_error_body(body: bytes, dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, "/v1/completions", body)
     assert status == 400 and answer["error"]["message"]

@@ -1,4 +1,4 @@
-"""text-embeddings-inference's API on `hfx serve`, by huggingface_hub's client and by raw requests."""
+"""The API of text-embeddings-inference on `hfx serve`, by huggingface_hub's client and by raw requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_vectors_are_those_of_the_model(dialects: ServeProcess, grpc: Client) ->
     assert np.array_equal(client.feature_extraction(TEXTS[0], normalize=True, truncate=True), expected[:1])
 
 
-def test_similarity(dialects: ServeProcess, grpc: Client) -> None:
+def test_similarity_is_the_cosine_of_the_models_vectors(dialects: ServeProcess, grpc: Client) -> None:
     first, second = grpc.embed("similar-int8", TEXTS)
     _, _, answer = call(dialects, "/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}})
     assert answer == pytest.approx([1, first @ second], abs=1e-5)
@@ -41,7 +41,7 @@ def test_predictions_have_all_labels(dialects: ServeProcess, grpc: Client) -> No
     assert call(dialects, "/predict", {"inputs": [[text] for text in TEXTS]})[2] == expected
 
 
-def test_texts_are_ranked(dialects: ServeProcess, grpc: Client) -> None:
+def test_rerank_has_the_order_and_scores_of_hfxs_client(dialects: ServeProcess, grpc: Client) -> None:
     texts = [f"the cat {'sat ' * count}" for count in range(20)]
     expected = [{"index": each.index, "score": each.score} for each in grpc.rank(RANKER, "a cat?", texts)]
     body = {"query": "a cat?", "texts": texts}
@@ -55,7 +55,7 @@ def test_texts_are_ranked(dialects: ServeProcess, grpc: Client) -> None:
     ]
 
 
-def test_tokens_have_their_places(dialects: ServeProcess) -> None:
+def test_tokenize_gives_the_offsets_of_each_token(dialects: ServeProcess) -> None:
     status, _, [tokens] = call(dialects, "/models/sentiment-fp32/tokenize", {"inputs": TEXTS[0]})
     assert status == 200
     assert [tokens[0]["special"], tokens[-1]["special"]] == [True, True]
@@ -95,10 +95,12 @@ def test_info_describes_the_model(dialects: ServeProcess) -> None:
         ("/rerank", {"query": TEXTS[0], "texts": TEXTS[0]}, 422, "Validation"),
         ("/rerank", {"texts": TEXTS}, 422, "Validation"),
         ("/rerank", {"query": TEXTS[0], "texts": [*TEXTS, 3]}, 422, "Validation"),
-        ("/tokenize", {"inputs": TEXTS}, 424, "Backend"),  # which of two models?
+        ("/tokenize", {"inputs": TEXTS}, 424, "Backend"),  # there are two models
     ],
 )
-def test_errors_have_its_codes(path: str, body: Any, status: int, kind: str, dialects: ServeProcess) -> None:
+def test_errors_have_teis_status_and_error_type(
+    path: str, body: Any, status: int, kind: str, dialects: ServeProcess
+) -> None:
     answered, _, answer = call(dialects, path, body)
     assert (answered, answer["error_type"]) == (status, kind), answer
 

@@ -1,4 +1,4 @@
-"""text-generation-inference's own paths on `hfx serve`."""
+"""The native paths of text-generation-inference on `hfx serve`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.rigs.servers.serve_process import SECONDS, ServeProcess
 pytestmark = pytest.mark.triton
 
 
-def test_a_text_has_its_details(dialects: ServeProcess, grpc: Client) -> None:
+def test_details_have_the_ids_of_the_generated_tokens(dialects: ServeProcess, grpc: Client) -> None:
     expected = grpc.generate("stories", PROMPT, max_tokens=8, logprobs=0)
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8, "details": True}}
     status, _, answer = call(dialects, "/models/stories/generate", body)
@@ -25,8 +25,8 @@ def test_a_text_has_its_details(dialects: ServeProcess, grpc: Client) -> None:
     assert plain == {"generated_text": expected.text}
 
 
-def test_settings_of_sampling_sample_beside_a_false_do_sample(dialects: ServeProcess, grpc: Client) -> None:
-    """As in that server; LangChain sends both by default."""
+def test_sampling_settings_override_a_false_do_sample(dialects: ServeProcess, grpc: Client) -> None:
+    """text-generation-inference does so, too; LangChain sends both by default."""
     chosen = {"max_new_tokens": 8, "do_sample": False}
     for own in ({"temperature": 0.8, "seed": 3}, {"temperature": 1.0, "top_p": 1.0}):
         body = {"inputs": PROMPT, "parameters": {**chosen, **own}}
@@ -35,14 +35,14 @@ def test_settings_of_sampling_sample_beside_a_false_do_sample(dialects: ServePro
         assert call(dialects, "/models/stories/generate", body)[2] == {"generated_text": expected}
 
 
-def test_a_summary_is_a_generated_text(dialects: ServeProcess, grpc: Client) -> None:
+def test_generate_works_for_a_summarizer(dialects: ServeProcess, grpc: Client) -> None:
     body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8}}
     expected = grpc.generate("summaries", PROMPT, max_tokens=8).text
     assert call(dialects, "/models/summaries/generate", body)[2] == {"generated_text": expected}
 
 
 @pytest.mark.parametrize("model", ["stories", "summaries"])
-def test_a_grammar_is_the_form_of_the_text(model: str, dialects: ServeProcess) -> None:
+def test_a_text_matches_the_requested_grammar(model: str, dialects: ServeProcess) -> None:
     for grammar in ({"type": "regex", "value": "(red|blue) [a-z]{4}"}, {"type": "json", "value": {"enum": [12, 345]}}):
         body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 20, "grammar": grammar}}
         status, _, answer = call(dialects, f"/models/{model}/generate", body)
@@ -61,7 +61,7 @@ def test_a_stream_ends_with_the_whole_text(dialects: ServeProcess, grpc: Client)
     assert "".join(each["token"]["text"] for each in events) == events[-1]["generated_text"]
 
 
-def test_a_mistake_is_a_422_with_its_kind(dialects: ServeProcess) -> None:
+def test_an_invalid_request_is_a_422_of_type_validation(dialects: ServeProcess) -> None:
     for path, body in (
         ("/models/stories/generate", {"inputs": [PROMPT]}),
         ("/models/stories/generate", {"inputs": PROMPT, "parameters": {"watermark": True}}),

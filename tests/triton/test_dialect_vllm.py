@@ -1,4 +1,4 @@
-"""vLLM's /score on `hfx serve`: re-rankers, and embedders by cosines."""
+"""vLLM's /score on `hfx serve`: re-rankers, and embedders by cosine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def scores(server: ServeProcess, path: str, body: dict[str, Any]) -> list[float]
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score", f"/models/{RANKER}/score"])
 @pytest.mark.parametrize("raw", [False, True])
-def test_one_text_or_as_many_are_scored_with_others(path: str, raw: bool, dialects: ServeProcess, grpc: Client) -> None:
+def test_one_text_or_a_list_of_texts_is_scored_against_documents(
+    path: str, raw: bool, dialects: ServeProcess, grpc: Client
+) -> None:
     def expected(query: str, document: str) -> float:
         return grpc.rank(RANKER, query, [document], raw_scores=raw or None)[0].score
 
@@ -40,13 +42,13 @@ def test_one_text_or_as_many_are_scored_with_others(path: str, raw: bool, dialec
     assert scores(dialects, path, {**body, "text_1": QUERIES[1], "text_2": DOCUMENTS[1]}) == many[1:2]
 
 
-def test_documents_at_the_path_that_it_shares_are_ranked_as_jinas(dialects: ServeProcess) -> None:
+def test_rerank_answers_documents_as_v1_rerank_does(dialects: ServeProcess) -> None:
     body = {"model": RANKER, "query": QUERIES[0], "documents": DOCUMENTS, "top_n": 2}
     found = [call(dialects, path, body)[2]["results"] for path in ("/rerank", "/v1/rerank")]
     assert found[0] == found[1] and len(found[0]) == 2
 
 
-def test_embedders_have_cosines(dialects: ServeProcess, grpc: Client) -> None:
+def test_an_embedder_scores_pairs_by_their_cosine(dialects: ServeProcess, grpc: Client) -> None:
     vectors = grpc.embed("similar-int8", [*QUERIES, *DOCUMENTS])
     found = scores(dialects, "/score", {"model": "similar-int8", "text_1": QUERIES, "text_2": DOCUMENTS})
     assert found == pytest.approx((vectors[:3] * vectors[3:]).sum(axis=1), abs=1e-6)
@@ -73,6 +75,8 @@ def test_embedders_have_cosines(dialects: ServeProcess, grpc: Client) -> None:
         (400, {}),
     ],
 )
-def test_a_mistake_has_the_form_of_openai(status: int, fields: dict[str, Any], dialects: ServeProcess) -> None:
+def test_an_invalid_score_request_has_openais_error_body(
+    status: int, fields: dict[str, Any], dialects: ServeProcess
+) -> None:
     answered, _, answer = call(dialects, "/score", {"model": RANKER, **fields})
     assert (answered, bool(answer["error"]["message"])) == (status, True), answer

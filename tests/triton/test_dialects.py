@@ -1,4 +1,4 @@
-"""All dialects of `hfx serve` together: equal answers, keys, slots of callers that leave, and a true description."""
+"""All dialects of `hfx serve` together: equal answers, keys, freed slots, and a correct API description."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ VECTORS: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("dialect", TEXTS)
-def test_texts_are_equal(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
+def test_every_dialect_gives_the_same_generated_text(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
     assert TEXTS[dialect](dialects) == grpc.generate("stories", PROMPT, **SAMPLED).text  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("dialect", LABELS)
-def test_labels_are_equal(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
+def test_every_dialect_gives_the_same_label_and_score(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
     expected = grpc.classify("sentiment-fp32", TEXT)
     answer = LABELS[dialect](dialects)
     assert (answer["label"], answer["score"]) == (expected.label, pytest.approx(expected.score, rel=1e-7))  # V2's JSON
 
 
 @pytest.mark.parametrize("dialect", VECTORS)
-def test_vectors_are_equal(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
+def test_every_dialect_gives_the_same_vector(dialect: str, dialects: ServeProcess, grpc: Client) -> None:
     assert VECTORS[dialect](dialects) == grpc.embed("similar-int8", TEXT).tolist()
 
 
@@ -94,7 +94,7 @@ def slots_used(server: ServeProcess) -> int:
 
 
 def gauge(server: ServeProcess, name: str) -> int:
-    """A figure of RECITAL's engine."""
+    """Return a metric of RECITAL's engine."""
     with urllib.request.urlopen(server.ready["metrics_url"], timeout=SECONDS) as answer:
         lines = answer.read().decode().splitlines()
     [line] = [line for line in lines if line.startswith(name) and f'model="{RECITAL}"' in line]
@@ -135,7 +135,7 @@ def _has_taken(server: ServeProcess, texts: int) -> bool:
 
 
 def test_a_full_queue_is_a_429_with_a_time_to_try_again(dialects: ServeProcess) -> None:
-    """32 texts a request; the engine has four slots and lets 64 requests wait."""
+    """Each request has 32 texts; the engine has four slots and a queue of 64 requests."""
     connections = []
     wait_until(partial(_has_taken, dialects, 0), "the texts of other tests have ended", SECONDS)
     try:
@@ -171,13 +171,13 @@ def test_a_full_queue_is_a_429_with_a_time_to_try_again(dialects: ServeProcess) 
         ("/v2/models/sentiment-fp32/infer", {"inputs": [{**PIPELINE["inputs"][0], "data": ["a"] * 3000}]}),
     ],
 )
-def test_more_texts_than_an_answer_can_hold_are_refused(path: str, body: Any, dialects: ServeProcess) -> None:
+def test_too_many_texts_in_one_request_are_a_413(path: str, body: Any, dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, path, body)
     assert (status, "at most" in str(answer)) == (413, True), answer
 
 
 def paths(server: ServeProcess) -> dict[tuple[str, str], bool]:
-    """Whether each method and path needs a key."""
+    """Return for each method and path whether it needs a key."""
     described = answer_of(server, "/openapi.json", None)["paths"]
     return {
         (method.upper(), path.replace("{model}", "stories")): operation.get("security") != []
@@ -202,13 +202,13 @@ BODIES = {
 
 
 def forms(operation: dict[str, Any]) -> list[dict[str, Any]]:
-    """The schemas of a path's body: one, or each API's that shares the path."""
+    """Return the schemas of a path's body: one, or one for each API that shares the path."""
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     return schema.get("anyOf", [schema])  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_a_described_body_has_the_fields_that_are_taken(path: str, dialects: ServeProcess) -> None:
+def test_the_openapi_schema_of_a_body_has_exactly_the_accepted_fields(path: str, dialects: ServeProcess) -> None:
     operation = answer_of(dialects, "/openapi.json", None)["paths"][path]["post"]
     schemas = forms(operation)
     schema = next(each for each in schemas if BODIES[path].keys() <= each["properties"].keys())
@@ -222,7 +222,7 @@ def test_a_described_body_has_the_fields_that_are_taken(path: str, dialects: Ser
     assert call(dialects, target, {**BODIES[path], schema["required"][0]: 3})[0] in (400, 422)
 
 
-def test_every_body_is_described(dialects: ServeProcess) -> None:
+def test_every_post_body_has_a_valid_openapi_schema(dialects: ServeProcess) -> None:
     for path, methods in answer_of(dialects, "/openapi.json", None)["paths"].items():
         if "post" in methods:
             for schema in forms(methods["post"]):
@@ -230,7 +230,7 @@ def test_every_body_is_described(dialects: ServeProcess) -> None:
                 assert schema["properties"], path
 
 
-def test_an_unknown_path_is_a_404_in_the_form_of_its_neighbours(dialects: ServeProcess) -> None:
+def test_an_unknown_path_is_a_404_in_the_dialect_of_its_prefix(dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, "/v1/images", {"prompt": "a garden"})
     assert (status, answer["error"]["code"], answer["error"]["type"]) == (404, "unknown_url", "invalid_request_error")
     status, _, answer = call(dialects, "/images", {"prompt": "a garden"})
@@ -245,7 +245,7 @@ def status_of(server: ServeProcess, method: str, path: str, key: str) -> tuple[i
     return answer.status, answer.read()
 
 
-def test_each_described_path_is_there_and_needs_a_key_where_it_says_so(dialects: ServeProcess) -> None:
+def test_each_path_in_openapi_exists_and_needs_a_key_as_described(dialects: ServeProcess) -> None:
     described = paths(dialects)
     assert {("POST", "/v1/completions"), ("POST", "/embed"), ("GET", "/openapi.json")} <= described.keys()
     public = {path for (_, path), needs_key in described.items() if not needs_key}
@@ -272,7 +272,7 @@ READING = (
 )
 
 
-def test_what_each_dialect_reads_counts_for_keys_with_bounded_tokens(many_tasks: Path, tmp_path: Path) -> None:
+def test_tokens_read_through_every_dialect_count_against_a_keys_limit(many_tasks: Path, tmp_path: Path) -> None:
     keys = [f"a-key-for-the-path-{number}" for number in range(len(READING))]
     file = tmp_path / "keys"
     file.write_text("".join(f"{key}:{key} tokens_per_minute=3\n" for key in keys), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Every line of the documents is typed, in order, in a shell or as a Python program, against a real `hfx serve`.
+"""Every command of the documents runs in order, in a shell or as a Python program, against a real `hfx serve`.
 
-Changed on the way: ports are those of the server of the test. Not typed: what installs, builds images or calls make.
+Ports are replaced by those of the test's server. Lines that install, build images or call make are not run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ EXPORTING = [page for page in TYPED if any("hfx export" in text for _, text in t
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Variables of a machine whose cache of the hub has the checkpoints of HUB."""
+    """Environment variables of a machine whose hub cache has the checkpoints of HUB."""
     home = tmp_path_factory.mktemp("huggingface")
     for name, checkpoint in HUB.items():
         cached = home / "hub" / f"models--{name.replace('/', '--')}"
@@ -76,7 +76,7 @@ def served(many_tasks: Path) -> Iterator[ServeProcess]:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/by-hand.md"])
-def test_lines_that_ask_a_server(
+def test_the_commands_of_a_page_work_against_a_server(
     page: str, served: ServeProcess, many_tasks: Path, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "model_repository").symlink_to(many_tasks)
@@ -86,7 +86,9 @@ def test_lines_that_ask_a_server(
 
 
 @pytest.mark.parametrize("page", [full(page) for page in EXPORTING])
-def test_all_lines_with_exports(page: str, environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work_from_export_to_answer(
+    page: str, environment: Mapping[str, str], tmp_path: Path
+) -> None:
     server: ServeProcess | None = None
     environment = {**environment, "HF_HUB_OFFLINE": "1"}
     with ExitStack() as stack:
@@ -112,7 +114,7 @@ def test_every_parameter_of_a_configuration_is_documented(many_tasks: Path) -> N
 
 
 def with_ports(text: str, server: ServeProcess | None) -> str:
-    """`text` for the ports of `server`, and a free one for locust's page."""
+    """Return `text` with the ports of `server`, and a free port for locust's page."""
     if server is None:
         return text
     grpc = server.ready["grpc_url"]
@@ -122,7 +124,7 @@ def with_ports(text: str, server: ServeProcess | None) -> str:
 
 
 def renamed(text: str) -> str:
-    """`text` with the names of the shared models."""
+    """Return `text` with the names of the shared models."""
     return re.sub(rf"\b({'|'.join(NAMES)})\b", lambda match: NAMES[match[1]], text)
 
 

@@ -1,4 +1,4 @@
-"""How `hfx serve` stops: accepted requests are answered, new ones refused, and a second signal ends it at once."""
+"""The stop of `hfx serve`: accepted requests are answered, new ones refused, and a second signal ends it at once."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def ask(threads: ThreadPoolExecutor, served: ServeProcess, texts: list[str]) -> list[Future[str]]:
-    """Requests to `toy` that the server has accepted."""
+    """Send requests to `toy`, and return once the server has accepted them."""
     asked = [threads.submit(infer, served.http_url, "toy", text) for text in texts]
     time.sleep(0.5)
     return asked
 
 
-def test_accepted_requests_are_answered_also_those_that_wait_and_new_ones_refused(
+def test_a_stop_answers_running_and_queued_requests_and_refuses_new_ones(
     repository: Path, threads: ThreadPoolExecutor
 ) -> None:
     with serving(repository) as served, grpc.InferenceServerClient(served.ready["grpc_url"]) as idle:
         group = served.server
-        idle.start_stream(lambda result, error: None)  # without requests it holds nothing
+        idle.start_stream(lambda result, error: None)  # without requests it delays nothing
         asked = ask(threads, served, [f"sleep 1.{index}" for index in range(4)])
         served.running.terminate()
         assert "up to 30 s to finish" in served.wait_for_words("Stopping")
@@ -61,7 +61,7 @@ def test_accepted_requests_are_answered_also_those_that_wait_and_new_ones_refuse
     assert left_behind() == []
 
 
-def test_streams_are_finished_and_an_idle_http_connection_does_not_delay_the_end(repository: Path) -> None:
+def test_a_stop_finishes_streams_and_ignores_idle_http_connections(repository: Path) -> None:
     text = grpc.InferInput("text_input", [1, 1], "BYTES")
     text.set_data_from_numpy(np.array([["40"]], np.object_))
     pieces: list[object] = []
@@ -85,9 +85,7 @@ def test_streams_are_finished_and_an_idle_http_connection_does_not_delay_the_end
         assert "no accepted request was lost" in served.words
 
 
-def test_a_request_that_takes_longer_than_the_drain_is_lost_and_said_to_be(
-    repository: Path, threads: ThreadPoolExecutor
-) -> None:
+def test_a_request_longer_than_the_drain_is_lost_and_reported(repository: Path, threads: ThreadPoolExecutor) -> None:
     with serving(repository, "--drain", "1") as served:
         [slow] = ask(threads, served, ["sleep 60"])
         served.running.terminate()
@@ -98,7 +96,7 @@ def test_a_request_that_takes_longer_than_the_drain_is_lost_and_said_to_be(
     assert left_behind() == []
 
 
-def test_a_second_signal_ends_it_at_once(repository: Path, threads: ThreadPoolExecutor) -> None:
+def test_a_second_signal_ends_the_server_at_once(repository: Path, threads: ThreadPoolExecutor) -> None:
     with serving(repository) as served:
         group = served.server
         [slow] = ask(threads, served, ["sleep 60"])
@@ -112,7 +110,7 @@ def test_a_second_signal_ends_it_at_once(repository: Path, threads: ThreadPoolEx
     assert left_behind() == []
 
 
-def test_a_server_with_a_dead_part_does_not_say_that_nothing_was_lost(repository: Path) -> None:
+def test_a_server_with_a_dead_process_does_not_claim_a_clean_stop(repository: Path) -> None:
     with EmbeddedServer(repository) as server:
         os.kill(next(iter(server.stubs().values()))[0], signal.SIGKILL)
         wait_until(server.fault)

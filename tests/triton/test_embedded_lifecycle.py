@@ -1,4 +1,4 @@
-"""Starting and ending the real embedded server: models, addresses, and what is left behind."""
+"""Start and stop of the real embedded server: its models, its addresses, and no leftovers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def files(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_a_started_server_answers_and_a_stopped_one_leaves_nothing_and_can_start_again(
-    repository: Path, temporary: Path
-) -> None:
+def test_a_server_starts_answers_stops_without_leftovers_and_starts_again(repository: Path, temporary: Path) -> None:
     before = files(repository)
     lines: list[str] = []
     with EmbeddedServer(repository, progress=lines.append) as server, Client(server.grpc_url) as client:
@@ -71,7 +69,7 @@ def test_a_started_server_answers_and_a_stopped_one_leaves_nothing_and_can_start
 
 
 def listening_at(port: int) -> set[str]:
-    """The IPv4 addresses of the sockets that listen at `port`, from /proc/net/tcp and tcp6 (mapped addresses)."""
+    """Return the IPv4 addresses of the sockets that listen at `port`, by /proc/net/tcp and tcp6 (mapped addresses)."""
     rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     local = [row[1].split(":") for row in rows if row[3] == "0A"]  # 0A: LISTEN
     return {socket.inet_ntoa(bytes.fromhex(host[-8:])[::-1]) for host, number in local if int(number, 16) == port}
@@ -79,9 +77,7 @@ def listening_at(port: int) -> set[str]:
 
 @needs_wheel
 @pytest.mark.parametrize("host", ["example.com", "::1", "", "256.0.0.1"])
-def test_an_address_that_can_not_be_listened_at_is_refused_and_that_of_everyone_warned_about(
-    repository: Path, host: str
-) -> None:
+def test_an_invalid_host_is_refused_and_a_public_one_warned_of(repository: Path, host: str) -> None:
     with pytest.raises(UsageError):
         EmbeddedServer(repository, host=host)
     assert "security fixes" in EmbeddedServer(repository, host="0.0.0.0").exposure
@@ -106,7 +102,7 @@ def test_a_re_export_does_not_reach_a_running_server(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(("device", "rows"), [("cpu", 8), ("gpu", 9)])
-def test_chosen_models_bring_their_members_alone_and_the_device_picks_the_configuration(
+def test_models_and_device_choose_the_folders_and_configurations_to_serve(
     repository: Path, device: str, rows: int
 ) -> None:
     write_toy(repository, "other")
@@ -124,7 +120,7 @@ def test_chosen_models_bring_their_members_alone_and_the_device_picks_the_config
         assert json.load(answer)["max_batch_size"] == rows
 
 
-def test_models_that_are_not_there_are_refused_with_those_that_are(repository: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_model_lists_the_published_ones(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(RepositoryError) as caught:
         EmbeddedServer(repository, models=["nope"]).start()
     assert "toy" in caught.value.fix

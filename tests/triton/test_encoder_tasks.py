@@ -1,4 +1,4 @@
-"""Every encoder task through a real Triton, against transformers' own pipelines on held-out texts."""
+"""Every encoder task through a real Triton, compared with transformers' own pipelines on held-out texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Pipe = Callable[..., Any]
 
 
 def agreement_floor(repository: Path, name: str) -> float:
-    """What the manifest says of agreement, less what chance may take of another sample of texts."""
+    """Return the manifest's agreement, less what chance may take from another sample of texts."""
     figures: Any = read_model(repository, name).parity["cpu"]
     return float(figures["agreement"]) - 0.05
 
@@ -100,7 +100,7 @@ def test_zero_shot_equals_the_pipeline(multi_label: bool, client: Client, pipe: 
 
 
 def test_embeddings_equal_mean_pooled_hidden_states(client: Client, pipe: Pipe) -> None:
-    """The pipeline gives hidden states; sentence-transformers' files ask for their mean, scaled to length 1."""
+    """The pipeline gives hidden states; sentence-transformers' files specify their mean, scaled to length 1."""
     texts = [example.first for example in zoo.heldout("similarity", 20)]
     vectors = client.embed("similar-fp32", texts)
     for vector, hidden in zip(vectors, pipe("feature-extraction", "similar-mpnet")(texts), strict=True):

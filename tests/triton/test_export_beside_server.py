@@ -1,4 +1,4 @@
-"""A plain tritonserver starts on a repository while a model is exported into it, and after that export was killed."""
+"""A plain tritonserver starts on a repository during an export into it, and after that export was killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ with Staging(Path(sys.argv[1]), "m") as staging:
 
 
 def plain_server(repository: Path, folder: Path) -> tuple[int, list[str]]:
-    """Start tritonserver on REPOSITORY itself: (status of its readiness, the models that are ready)."""
+    """Start tritonserver on `repository` itself; return (status of its readiness, the models that are ready)."""
     wheel, ports = installed_triton.find(), choose_ports(Ports(0, 0, 0), "127.0.0.1")
     backends = wheel.backend_directory(folder / "backends")
     arguments = [
@@ -65,7 +65,7 @@ def plain_server(repository: Path, folder: Path) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("place", ["beside", "inside"])
-def test_a_plain_server_starts_beside_an_export_and_beside_what_a_killed_one_left(tmp_path: Path, place: str) -> None:
+def test_a_plain_server_starts_despite_the_staging_folder_of_an_export(tmp_path: Path, place: str) -> None:
     repository = write_toy(tmp_path / "repository")
     clean = lint(repository)
     command = [sys.executable, "-c", EXPORT, str(repository), place]

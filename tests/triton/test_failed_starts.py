@@ -1,4 +1,4 @@
-"""Models that do not load: what is said, what is kept, and which others are served."""
+"""Models that fail to load: error messages, kept logs, and the other models that are served anyway."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_model_that_does_not_load_is_named_with_its_reason(repository: Pat
         assert "kind KIND_GPU but no GPUs are available" in message
 
 
-def test_models_that_take_too_long_are_given_up(repository: Path) -> None:
+def test_a_start_that_exceeds_its_timeout_is_a_server_error(repository: Path) -> None:
     write_model(repository, "slow", PYTHON, SLOW)
     began = time.monotonic()
     with pytest.raises(ServerError, match=r"not ready after 1\.5 s"):
@@ -140,7 +140,7 @@ def test_shared_memory_that_is_small_or_closed_is_said_before_a_model_loads(
     assert list(temporary.iterdir()) == []
 
 
-def test_models_that_are_broken_are_left_out_with_a_warning_and_the_others_served(repository: Path) -> None:
+def test_broken_models_are_warned_of_and_the_other_models_served(repository: Path) -> None:
     write_model(repository, "broken", PYTHON, NO_TOKENIZER)
     write_model(repository, "alone", ensemble("broken"))
     write_model(repository, "damaged", PYTHON, MODEL)

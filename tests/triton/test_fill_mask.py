@@ -48,7 +48,7 @@ def pipe(checkpoint: Path) -> Any:
 
 
 def plain(result: Fills) -> Any:
-    """A result in the pipeline's form."""
+    """Return a result in the pipeline's format."""
     rows = [[asdict(each) for each in mask] for mask in result.masks]
     return rows[0] if len(rows) == 1 else rows
 
@@ -79,7 +79,7 @@ def test_a_text_without_a_mask_is_refused_alone(served: ServeProcess, pipe: Any)
     ("targets", "message"),
     [([""], "empty text"), (["", "cat"], "empty text"), ([], "at least one string"), (["a"] * 1001, "at most 1000")],
 )
-def test_targets_that_would_be_no_choice_are_refused(served: ServeProcess, targets: list[str], message: str) -> None:
+def test_empty_or_too_many_targets_are_refused(served: ServeProcess, targets: list[str], message: str) -> None:
     inputs = [
         {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [ONE]},
         {"name": "targets", "datatype": "BYTES", "shape": [1, len(targets)], "data": targets},
@@ -99,7 +99,7 @@ def test_the_hugging_face_api_answers_as_the_pipeline(served: ServeProcess, pipe
     assert status == 400 and "no mask token" in answer["error"]
 
 
-def test_the_playground_has_its_form(served: ServeProcess) -> None:
+def test_the_playground_has_fields_for_fill_mask(served: ServeProcess) -> None:
     _, _, listed = call(served, "/models", key="")
     assert "[MASK]" in listed["models"][0]["fields"][0]["value"]
     assert [field["path"] for field in listed["models"][0]["fields"]] == [
@@ -119,7 +119,7 @@ def test_the_command_line_prints_the_tokens(
     check_equal(row["fills"][0], expected)
 
 
-def test_a_batch_job_has_the_fills_of_each_row(repository: Path, pipe: Any, tmp_path: Path) -> None:
+def test_a_batch_job_writes_the_fills_of_each_row(repository: Path, pipe: Any, tmp_path: Path) -> None:
     source = table(tmp_path / "in.jsonl", [{"text": ONE}, {"text": UNMASKED}])
     with open_model(NAME, Repository(repository, threads=1)) as model:
         Opened(model, repository).run(tmp_path / "job", [source], file_name="out.jsonl")

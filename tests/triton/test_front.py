@@ -1,4 +1,4 @@
-"""The public HTTP port of `hfx serve` before a real Triton: what would end Triton does not reach it, all else works."""
+"""The public HTTP port of `hfx serve` before a real Triton: requests that would end Triton do not reach it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def post(
 
 
 @pytest.mark.parametrize("path", [INFER, "/v2/models/ticks/generate", "/v2/repository/index"])
-def test_json_that_ends_triton_is_refused_and_triton_untouched(served: ServeProcess, path: str) -> None:
+def test_deeply_nested_json_is_refused_before_it_reaches_triton(served: ServeProcess, path: str) -> None:
     server, stubs = served.server, process.stubs(served.server)
     for body in (b"[" * 3_000_000, b"[" * 3_000_000 + b"]" * 3_000_000, b'{"a":' * 1_000_000):
         for _ in range(10 if path == INFER else 1):
@@ -79,7 +79,7 @@ def test_malformed_json_is_a_400(served: ServeProcess, path: str, body: bytes) -
     assert served.server == server
 
 
-def test_a_gzip_bomb_and_a_large_body_are_413_and_no_form_is_parsed(served: ServeProcess) -> None:
+def test_gzip_bombs_and_large_form_bodies_are_refused_in_little_memory(served: ServeProcess) -> None:
     server = served.server
     bomb = gzip.compress(bytes(1 << 30), 1)
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_tritons_own_client_works(served: ServeProcess, binary: bool, compressio
             client.update_log_settings({"log_verbose_level": 1})
 
 
-def test_hfx_client_works(served: ServeProcess) -> None:
+def test_hfxs_client_works_over_http(served: ServeProcess) -> None:
     with Client(served.http_url) as client:
         assert client.classify("toy", ["one", "three"], top_k=1)[1].label == "5 characters"
         with pytest.raises(ServerError, match="no model"):
@@ -179,7 +179,7 @@ def test_a_killed_front_is_replaced_while_triton_runs_on(repository: Path) -> No
 
 @pytest.mark.usefixtures("temporary")
 @pytest.mark.parametrize(("descriptors", "count"), [(256, 400), (1024, 900)])
-def test_idle_connections_at_few_descriptors_keep_nobody_out(
+def test_idle_connections_give_way_when_file_descriptors_run_out(
     repository: Path, temporary: Path, descriptors: int, count: int
 ) -> None:
     few = ("bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "bash")  # the soft limit and the hard one
@@ -197,7 +197,7 @@ def test_idle_connections_at_few_descriptors_keep_nobody_out(
         assert all(is_answered() for _ in range(20))
         for connection in idle:
             connection.setblocking(False)
-            with connection, suppress(BlockingIOError):  # one that is still open
+            with connection, suppress(BlockingIOError):  # a connection that is still open
                 assert connection.recv(64)[:12] in (b"HTTP/1.1 503", b"HTTP/1.1 408", b"")
         [log] = temporary.glob("hfx-triton-*/triton.log")
         assert log.stat().st_size < 1 << 20
@@ -243,7 +243,7 @@ def test_https_with_keys_and_client_certificates_also_for_grpc(repository: Path,
         (["--cors-origin", "http://localhost:3000/"], "without a path"),
     ],
 )
-def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(
+def test_unprotected_or_unusable_options_are_refused_at_the_start(
     repository: Path, tmp_path: Path, options: list[str], words: str
 ) -> None:
     certificate, key = make_certificate(tmp_path, "server")
@@ -257,7 +257,7 @@ def test_what_would_be_open_to_all_or_can_not_be_used_is_refused(
 
 
 def health(served: ServeProcess, seconds: float = 2) -> int:
-    """The status of /health; 0 when it does not come."""
+    """Return the status of /health, or 0 if there is no answer."""
     connection = http.client.HTTPConnection(address(served), timeout=seconds)
     with suppress(TimeoutError):
         connection.request("GET", "/health")
@@ -266,7 +266,7 @@ def health(served: ServeProcess, seconds: float = 2) -> int:
 
 
 @pytest.mark.usefixtures("temporary")
-def test_a_triton_that_answers_nothing_is_reported_and_so_is_its_return(repository: Path) -> None:
+def test_a_hanging_triton_and_its_recovery_are_reported(repository: Path) -> None:
     with serving(repository) as served:
         os.kill(served.server, signal.SIGSTOP)
         served.wait_for_words("Triton has answered nothing for")

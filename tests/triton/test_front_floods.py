@@ -1,4 +1,4 @@
-"""Requests that cost much to read, at a real server: they are refused, and others are answered meanwhile."""
+"""Requests that are expensive to read are refused by a real server, which answers others meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def peak_memory(pid: int) -> int:
-    """The most memory that a process has had, in MiB."""
+    """Return the peak memory of a process, in MiB."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) >> 10
 

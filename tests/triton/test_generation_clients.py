@@ -1,4 +1,4 @@
-"""NVIDIA's client, unchanged, in all its forms."""
+"""NVIDIA's unmodified tritonclient in all its variants."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def text(result: Any) -> str:
     return str(result.as_numpy("text_output")[0, 0].decode())
 
 
-def test_tritonclient_http(writing_server: EmbeddedServer, whole: str) -> None:
+def test_tritonclient_http_gets_the_whole_text(writing_server: EmbeddedServer, whole: str) -> None:
     with tritonclient.http.InferenceServerClient(
         writing_server.http_url.removeprefix("http://"), concurrency=4
     ) as client:
@@ -55,7 +55,7 @@ def test_tritonclient_http(writing_server: EmbeddedServer, whole: str) -> None:
         assert [text(each.get_result()) for each in waiting] == [whole] * 4
 
 
-def test_tritonclient_grpc(writing_server: EmbeddedServer, whole: str) -> None:
+def test_tritonclient_grpc_gets_the_whole_text(writing_server: EmbeddedServer, whole: str) -> None:
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with tritonclient.grpc.InferenceServerClient(writing_server.grpc_url) as client:
         assert text(client.infer(RECITAL, inputs(tritonclient.grpc))) == whole
@@ -66,7 +66,7 @@ def test_tritonclient_grpc(writing_server: EmbeddedServer, whole: str) -> None:
             assert error is None and text(result) == whole
 
 
-def test_tritonclient_grpc_requests_the_text_alone(writing_server: EmbeddedServer, whole: str) -> None:
+def test_tritonclient_grpc_can_request_the_text_output_alone(writing_server: EmbeddedServer, whole: str) -> None:
     with tritonclient.grpc.InferenceServerClient(writing_server.grpc_url) as client:
         outputs = [tritonclient.grpc.InferRequestedOutput("text_output")]
         result = client.infer(RECITAL, inputs(tritonclient.grpc), outputs=outputs, request_id="mine")
@@ -75,8 +75,8 @@ def test_tritonclient_grpc_requests_the_text_alone(writing_server: EmbeddedServe
     assert [output.name for output in answer.outputs] == ["text_output"] and answer.id == "mine"
 
 
-def test_tritonclient_grpc_stream_of_several_requests(writing_server: EmbeddedServer, whole: str) -> None:
-    """Their responses come mixed and are told apart by id; the final flag is on the last piece of each, once."""
+def test_tritonclient_grpc_streams_several_requests_on_one_stream(writing_server: EmbeddedServer, whole: str) -> None:
+    """Responses are interleaved and have their request's id; the final flag is on the last piece of each, once."""
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     texts, finals = {str(number): "" for number in range(4)}, dict.fromkeys(map(str, range(4)), 0)
     stream = {"stream": ("BOOL", np.bool_, True)}
@@ -97,7 +97,7 @@ def test_tritonclient_grpc_stream_of_several_requests(writing_server: EmbeddedSe
     assert set(texts.values()) == {whole}
 
 
-def test_tritonclient_grpc_aio(writing_server: EmbeddedServer, whole: str) -> None:
+def test_tritonclient_grpc_aio_gets_whole_and_streamed_texts(writing_server: EmbeddedServer, whole: str) -> None:
     async def requests() -> AsyncIterator[dict[str, Any]]:
         stream = {"stream": ("BOOL", np.bool_, True)}
         yield {"model_name": STREAM, "inputs": inputs(tritonclient.grpc, **stream)}

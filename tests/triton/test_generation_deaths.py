@@ -1,6 +1,6 @@
-"""The engine's process, the relay's and the server's are killed, or the server is told to end, while requests run.
+"""Kills of the engine's, the relay's or the server's process, or SIGTERM, while requests run.
 
-Nobody may be left waiting, and nobody gets half a text for a whole one. How `hfx serve` notices is tested elsewhere.
+No call may hang, and none may get part of a text as a whole one. Other tests cover how `hfx serve` detects deaths.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CALLERS = 16
 IN_FLIGHT = 64
 LONG = 4000  # tokens
 STORM = 3000
-HANGS = 20.0  # seconds; a caller who still waits then would wait for ever
+HANGS = 20.0  # seconds; a caller that still waits then would wait for ever
 
 Outcome = Answer | Exception
 Calls = list[Future[Outcome]]
@@ -38,7 +38,7 @@ Calls = list[Future[Outcome]]
 
 @pytest.fixture
 def server(writers: Path) -> Iterator[EmbeddedServer]:
-    """A server of its own for each test: nothing is left of it."""
+    """A separate server for each test, as the test destroys it."""
     with EmbeddedServer(writers, models=[RECITAL], exit_timeout=30) as running:
         yield running
 
@@ -46,12 +46,12 @@ def server(writers: Path) -> Iterator[EmbeddedServer]:
 def outcome(server: EmbeddedServer, door: str, ask: Ask) -> Outcome:
     try:
         return DOORS[door](server, ask)
-    except Exception as error:  # AskFailed, or what the libraries raise of broken connections
+    except Exception as error:  # AskFailed, or the libraries' errors for broken connections
         return error
 
 
 def begun(server: EmbeddedServer, pool: ThreadPoolExecutor, doors: tuple[str, ...]) -> Calls:
-    """CALLERS who wait for long texts, once the engine has all of them."""
+    """Start CALLERS calls for long texts, and return them once the engine has all requests."""
     ask = Ask(RECITAL, "a", ENDLESS)
     calls = [pool.submit(outcome, server, doors[number % len(doors)], ask) for number in range(CALLERS)]
     wait_until(lambda: under_way(server) == CALLERS, "the engine has all requests")
@@ -79,7 +79,7 @@ def answers_again(server: EmbeddedServer, recital: Recital) -> None:
 
 
 @pytest.mark.parametrize("killed", [f"{RECITAL}_stream", RECITAL])
-def test_when_engine_or_relay_is_killed_no_call_hangs_once_the_server_is_restarted(
+def test_calls_of_a_killed_engine_or_relay_fail_once_the_server_restarts(
     killed: str, server: EmbeddedServer, recital: Recital
 ) -> None:
     with ThreadPoolExecutor(CALLERS) as pool:
@@ -93,7 +93,7 @@ def test_when_engine_or_relay_is_killed_no_call_hangs_once_the_server_is_restart
 
 
 def test_sigterm_loses_no_accepted_request(server: EmbeddedServer, recital: Recital) -> None:
-    """64 requests by all doors, of which at most 4 run at a time: each is answered, whole and right."""
+    """Of 64 requests through all interfaces at most 4 run at a time; each gets its whole and correct text."""
     doors, running = list(DOORS), SLOTS[RECITAL]
     # Those that run first take about as long as it takes the others to come.
     lengths = [LONG if number < running else 250 + number for number in range(IN_FLIGHT)]
@@ -112,7 +112,7 @@ def test_sigterm_loses_no_accepted_request(server: EmbeddedServer, recital: Reci
     assert [one.text for one in found if isinstance(one, Answer)] == expected
 
 
-def test_nobody_hangs_who_comes_after_sigterm_or_is_not_done_in_time(writers: Path) -> None:
+def test_calls_after_sigterm_and_unfinished_calls_fail_without_hanging(writers: Path) -> None:
     with EmbeddedServer(writers, models=[RECITAL], exit_timeout=2) as server, ThreadPoolExecutor(2 * CALLERS) as pool:
         calls = begun(server, pool, tuple(DOORS))
         os.kill(server.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A stop of a server with generators: what is under way is finished, open streams that are idle don't delay it."""
+"""A stop of a server with generators finishes running requests; idle streams don't delay it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LENGTHY = {**ENDLESS, "max_tokens": 3000}  # some seconds
 
 @pytest.fixture
 def server(writers: Path, tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server of one generator and one encoder, which is the test's to stop."""
+    """A server of one generator and one encoder, which the test stops."""
     for model in MODELS:
         shutil.copytree(writers / model, tmp_path / "repository" / model)
     with EmbeddedServer(tmp_path / "repository", exit_timeout=DRAIN) as running:
@@ -38,7 +38,7 @@ def server(writers: Path, tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 def used_stream(server: EmbeddedServer, model: str) -> triton.InferenceServerClient:
-    """A client with an open stream, on which a request has been answered."""
+    """Return a client with an open stream on which a request has been answered."""
     client, answered = triton.InferenceServerClient(server.grpc_url), threading.Event()
     errors: list[Any] = []
 
@@ -54,7 +54,7 @@ def used_stream(server: EmbeddedServer, model: str) -> triton.InferenceServerCli
     return client
 
 
-def test_idle_streams_do_not_delay_a_stop_and_nothing_is_said_to_be_lost(server: EmbeddedServer) -> None:
+def test_idle_streams_neither_delay_a_stop_nor_count_as_lost(server: EmbeddedServer) -> None:
     clients = [used_stream(server, model) for model in (f"{RECITAL}_stream", "sentiment")]
     began = time.monotonic()
     assert server.stop()
@@ -64,7 +64,7 @@ def test_idle_streams_do_not_delay_a_stop_and_nothing_is_said_to_be_lost(server:
         client.close()
 
 
-def test_what_runs_is_finished_beside_idle_streams(server: EmbeddedServer) -> None:
+def test_a_stop_finishes_running_requests_beside_idle_streams(server: EmbeddedServer) -> None:
     idle = used_stream(server, f"{RECITAL}_stream")
 
     def read(events: Events) -> str:
@@ -82,7 +82,7 @@ def test_what_runs_is_finished_beside_idle_streams(server: EmbeddedServer) -> No
     idle.close()
 
 
-def test_a_stream_that_outlasts_the_drain_is_said_to_be_lost(server: EmbeddedServer) -> None:
+def test_a_stream_that_outlasts_the_drain_is_reported_as_lost(server: EmbeddedServer) -> None:
     server.exit_timeout = 1
     with ExitStack() as stack:
         streams = [stack.enter_context(grpc_pieces(server, Ask(RECITAL, "a", ENDLESS))) for _ in range(SLOTS[RECITAL])]

@@ -1,4 +1,4 @@
-"""64 callers at once, by every door, of three models and every way of decoding: the texts of the engine in process."""
+"""64 concurrent callers by every interface, three models and every decoding method get the engine's own texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def texts_of(model: str, count: int) -> list[str]:
 
 
 def mixed_asks() -> list[tuple[str, Ask]]:
-    """Each model asked in each way at each door, every time with another text, and those that sample with a seed."""
+    """Return requests to each model with each decoding method through each interface.
+
+    Every request has another text, and sampled requests have a seed.
+    """
     combined = list(itertools.product(WAYS.values(), WRITERS, DOORS))
     texts = {model: texts_of(model, len(combined)) for model in WRITERS}
     asks = []
@@ -58,7 +61,7 @@ def expected(writers: Path, asks: list[tuple[str, Ask]]) -> list[Answer]:
 
 @pytest.fixture(scope="module")
 def found(writing_server: EmbeddedServer, asks: list[tuple[str, Ask]]) -> list[Answer]:
-    """What 64 callers are answered who all begin at the same moment."""
+    """The answers to 64 callers that begin at the same moment."""
     together = threading.Barrier(CALLERS)
 
     def call(caller: int) -> dict[int, Answer]:
@@ -71,7 +74,7 @@ def found(writing_server: EmbeddedServer, asks: list[tuple[str, Ask]]) -> list[A
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_each_door_gives_the_texts_of_the_engine_in_process(
+def test_each_interface_gives_the_texts_of_the_engine_in_process(
     door: str, asks: list[tuple[str, Ask]], found: list[Answer], expected: list[Answer]
 ) -> None:
     different = [
@@ -82,8 +85,8 @@ def test_each_door_gives_the_texts_of_the_engine_in_process(
     assert not different, f"{len(different)} answers differ:\n" + "\n".join(different)
 
 
-def test_the_texts_tell_apart_who_asked_what(expected: list[Answer]) -> None:
-    """Were all answers alike, equality would prove nothing."""
+def test_the_expected_texts_differ_from_request_to_request(expected: list[Answer]) -> None:
+    """If all answers were alike, equality would prove nothing."""
     assert len({answer.text for answer in expected}) > 0.9 * len(expected)
     assert {answer.finish_reason for answer in expected} == {"stop", "length"}
     assert len({answer.output_tokens for answer in expected}) > 10

@@ -1,4 +1,4 @@
-"""Crowds, slow readers and monstrous texts: whoever is accepted is answered, and the others go on as if alone."""
+"""Crowds, slow readers and huge texts: every accepted request is answered, and others are not disturbed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BUSY = {
 
 @contextmanager
 def full_engine(server: EmbeddedServer) -> Iterator[None]:
-    """Every slot and every place in the queue taken, by streams that end with the block."""
+    """Fill every slot and every place in the queue with streams that end with the block."""
     with ExitStack() as streams:
         for _ in range(TAKEN):
             streams.enter_context(grpc_pieces(server, Ask(RECITAL, "a", ENDLESS)))
@@ -87,7 +87,7 @@ def test_a_full_queue_refuses_plain_calls_without_the_engine(writing_server: Emb
 
 
 @pytest.mark.parametrize("door", ["gRPC infer", "HTTP infer", "grpc stream"])
-def test_of_a_crowd_all_who_are_accepted_are_answered(
+def test_each_of_a_crowd_of_requests_is_answered_or_refused(
     door: str, writing_server: EmbeddedServer, recital: Recital
 ) -> None:
     ask = Ask(RECITAL, "a", {"max_tokens": 60})
@@ -105,7 +105,7 @@ def test_of_a_crowd_all_who_are_accepted_are_answered(
     wait_until(lambda: all_free(writing_server, RECITAL), "all slots are free", 5)
 
 
-def test_a_grpc_stream_that_nobody_reads_slows_nobody(writing_server: EmbeddedServer, recital: Recital) -> None:
+def test_an_unread_grpc_stream_does_not_slow_other_requests(writing_server: EmbeddedServer, recital: Recital) -> None:
     slow = Ask(RECITAL, "a", {"max_tokens": 4000})
     with grpc_pieces(writing_server, slow) as events:
         others_go_on(writing_server, recital)
@@ -113,7 +113,7 @@ def test_a_grpc_stream_that_nobody_reads_slows_nobody(writing_server: EmbeddedSe
     assert text == recital.text("a", 4000)
 
 
-def test_an_sse_socket_that_nobody_reads_slows_nobody(writing_server: EmbeddedServer, recital: Recital) -> None:
+def test_an_unread_sse_socket_does_not_slow_other_requests(writing_server: EmbeddedServer, recital: Recital) -> None:
     host, _, port = writing_server.http_url.removeprefix("http://").rpartition(":")
     body = b'{"text_input": "a", "stream": true, "max_tokens": 4000}'
     with socket.socket() as connection:
@@ -134,14 +134,14 @@ def test_an_sse_socket_that_nobody_reads_slows_nobody(writing_server: EmbeddedSe
 
 
 def others_go_on(server: EmbeddedServer, recital: Recital) -> None:
-    """Short requests are answered while the engine works for one that is not read, and once it is done with it."""
+    """Check that short requests are answered during and after the request whose stream is not read."""
     short_requests(server, recital)
     wait_until(lambda: all_free(server, RECITAL), "the engine is done with it", 30)
     short_requests(server, recital)
 
 
 def short_requests(server: EmbeddedServer, recital: Recital) -> None:
-    """Three short requests, which take some milliseconds each."""
+    """Send three short requests, which take some milliseconds each."""
     begin = time.monotonic()
     for door in ("gRPC infer", "sse", "HTTP infer"):
         assert DOORS[door](server, Ask(RECITAL, "aa", {"max_tokens": 50})).text == recital.text("aa", 50)
@@ -162,7 +162,7 @@ def test_a_text_of_65_megabytes_is_refused_with_the_numbers(
 def test_a_text_of_65_megabytes_as_curl_sends_it_is_refused_too(
     writing_server: EmbeddedServer, recital: Recital
 ) -> None:
-    """Triton takes a body of this type for a form and reads it with all the stack that it has."""
+    """Triton would parse a body of this content type as a form, with its whole stack."""
     body = json.dumps({"text_input": "word " * (13 * MEGABYTE)}).encode()
     with pytest.raises(AskFailed, match="16777216"):
         post(writing_server, f"{RECITAL}/generate", body, content="application/x-www-form-urlencoded")

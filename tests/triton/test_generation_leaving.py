@@ -1,4 +1,4 @@
-"""Callers who leave midway: their slots are free again, and the texts of those who stay are the same."""
+"""Callers that disconnect midway: their slots become free, and the texts of other callers are unchanged."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.rigs.servers.generation_server import RECITAL, SLOTS, STREAMS, all_fr
 pytestmark = pytest.mark.triton
 
 STREAMED = 200
-AT_A_TIME = 48  # fewer than the engine takes: nobody is refused
-# Longer than a caller who left may hold a slot, far shorter than ENDLESS takes under any load.
+AT_A_TIME = 48  # fewer than the engine accepts: no request is refused
+# Longer than a disconnected caller may hold a slot, far shorter than ENDLESS takes under any load.
 SOON = 5.0
 
 LEAVER = """
@@ -48,7 +48,7 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Caller:
-    """One of the 200: how it streams, and after how many pieces it leaves (None: it stays)."""
+    """One of the 200 callers: its kind of stream, and after how many pieces it disconnects (None: never)."""
 
     number: int
     door: str
@@ -56,7 +56,7 @@ class Caller:
 
     @property
     def ask(self) -> Ask:
-        # Of one who leaves before the first piece HTTP does not tell: such a request ends by itself.
+        # HTTP does not report a caller that disconnects before the first piece: such a request ends by itself.
         settings = ENDLESS if self.leaves_after else {"max_tokens": 40 + self.number}
         return Ask(RECITAL, "a" * (1 + self.number % 16), settings)
 
@@ -81,7 +81,7 @@ def cancelled(server: EmbeddedServer) -> float:
 
 
 def call(server: EmbeddedServer, caller: Caller) -> Answer | None:
-    """The whole answer for one who stays."""
+    """Return the whole answer of a caller that does not disconnect."""
     if caller.leaves_after is None:
         return streamed(STREAMS[caller.door])(server, caller.ask)
     with STREAMS[caller.door](server, caller.ask) as events:
@@ -89,7 +89,9 @@ def call(server: EmbeddedServer, caller: Caller) -> Answer | None:
     return None
 
 
-def test_half_of_200_streams_leave_and_no_slot_is_lost(writing_server: EmbeddedServer, recital: Recital) -> None:
+def test_abandoned_streams_free_their_slots_and_change_no_other_text(
+    writing_server: EmbeddedServer, recital: Recital
+) -> None:
     before = cancelled(writing_server)
     everybody = callers()
     with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -105,7 +107,7 @@ def test_half_of_200_streams_leave_and_no_slot_is_lost(writing_server: EmbeddedS
 
 
 def test_requests_are_cancelled_by_their_ids(writing_server: EmbeddedServer) -> None:
-    """The running ones and those that wait in the queue; the request that cancels has an answer of its own."""
+    """Running and queued requests are cancelled; the cancelling request has an answer of its own."""
     ids, model = [f"mine-{number}" for number in range(3 * SLOTS[RECITAL])], f"{RECITAL}_stream"
     before = cancelled(writing_server)
     running = [grpc_request(model, {"text_input": "a", **ENDLESS}, request_id) for request_id in ids]
@@ -121,7 +123,7 @@ def test_requests_are_cancelled_by_their_ids(writing_server: EmbeddedServer) -> 
 
 
 def killed_midway(server: EmbeddedServer, requests: int, *command: str) -> None:
-    """Kill -9 the client `command` while the engine works for its `requests`; all must be cancelled soon."""
+    """Send SIGKILL to the client `command` while the engine works on its `requests`; all must be cancelled soon."""
     expected = cancelled(server) + requests
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process, ExitStack() as stack:
         stack.callback(process.kill)
@@ -138,7 +140,7 @@ def killed_midway(server: EmbeddedServer, requests: int, *command: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "model", "requests"), [("stream", f"{RECITAL}_stream", SLOTS[RECITAL]), ("unary", RECITAL, 10)]
 )
-def test_a_grpc_client_that_is_killed_gives_its_slots_back(
+def test_a_killed_grpc_client_frees_its_slots(
     kind: str, model: str, requests: int, writing_server: EmbeddedServer
 ) -> None:
     fields = {"text_input": "a", **ENDLESS, **({"stream": True} if kind == "stream" else {})}
@@ -146,7 +148,7 @@ def test_a_grpc_client_that_is_killed_gives_its_slots_back(
     killed_midway(writing_server, requests, sys.executable, "-c", LEAVER, writing_server.grpc_url, kind, *sent)
 
 
-def test_curl_that_is_killed_gives_its_slot_back(writing_server: EmbeddedServer) -> None:
+def test_a_killed_curl_frees_its_slot(writing_server: EmbeddedServer) -> None:
     url = f"{writing_server.http_url}/v2/models/{RECITAL}_stream/generate_stream"
     body = json.dumps({"text_input": "a", "stream": True, **ENDLESS})
     killed_midway(writing_server, 1, "curl", "--silent", "--no-buffer", "--data", body, url)

@@ -1,4 +1,4 @@
-"""Requests at the edge of what can be said: no text, bytes that are no text, other tensors, settings out of range."""
+"""Requests at the limits: no text, invalid UTF-8, wrong tensors, settings out of range."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def model(request: pytest.FixtureRequest) -> str:
 
 
 def sent(server: EmbeddedServer, request: Any) -> list[dict[str, Any]]:
-    """What a gRPC request is answered. Raises AskFailed."""
+    """Return the answer to a gRPC request. Raises AskFailed."""
     with grpc_stub(server) as stub:
         if request.model_name.endswith("_stream"):
             return list(grpc_events(stub.ModelStreamInfer(iter([request]), timeout=30)))
@@ -96,14 +96,14 @@ def sent(server: EmbeddedServer, request: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def goes_on(writing_server: EmbeddedServer, recital: Recital) -> Iterator[None]:
-    """After each test, requests are answered as before."""
+    """Check after each test that requests are answered as before."""
     yield
     for door in ("gRPC infer", "sse"):
         assert DOORS[door](writing_server, Ask(RECITAL, "a", {"max_tokens": 9})).text == recital.text("a", 9)
 
 
 @pytest.mark.parametrize("raw", NO_TEXT, ids=lambda raw: repr(raw[:8]))
-def test_bytes_that_are_no_text_are_refused(raw: bytes, model: str, writing_server: EmbeddedServer) -> None:
+def test_strings_that_are_not_utf8_are_refused(raw: bytes, model: str, writing_server: EmbeddedServer) -> None:
     for fields in ({"text_input": raw}, {"text_input": "a", "stop_words": [raw]}, {"text_input": "a", "long": raw}):
         with pytest.raises(AskFailed, match="UTF-8") as refused:
             sent(writing_server, grpc_request(model, fields))
@@ -133,9 +133,7 @@ def test_a_text_above_the_limit_is_refused_before_it_is_read(door: str, writing_
 
 
 @pytest.mark.parametrize("milliseconds", [1, 300])
-def test_a_deadline_ends_a_text_before_its_beginning_and_midway(
-    milliseconds: int, writing_server: EmbeddedServer
-) -> None:
+def test_a_deadline_ends_a_queued_or_running_request(milliseconds: int, writing_server: EmbeddedServer) -> None:
     before = metrics(writing_server, RECITAL)["hfx_deadline_exceeded_total"]
     for door in DOORS.values():
         with pytest.raises(AskFailed, match=r"\[hfx:DEADLINE_EXCEEDED\] the deadline passed") as ended:
@@ -170,7 +168,7 @@ def test_a_stream_goes_on_after_a_refused_request(writing_server: EmbeddedServer
     assert answer.infer_response.raw_output_contents[0][4:].decode() == recital.text("a", 9)
 
 
-def test_metrics_are_right_after_known_traffic(writing_server: EmbeddedServer) -> None:
+def test_metrics_count_known_requests_exactly(writing_server: EmbeddedServer) -> None:
     known = {
         "hfx_generated_tokens_total": 60,
         "hfx_requests_completed_total": 3,
@@ -179,7 +177,7 @@ def test_metrics_are_right_after_known_traffic(writing_server: EmbeddedServer) -
         "hfx_inter_token_seconds_count": 57,
     }
     ask = Ask(RECITAL, "a", {"max_tokens": 20})
-    time.sleep(1.2)  # histograms are published every second, also with what earlier tests sent
+    time.sleep(1.2)  # histograms are published every second, and include earlier tests' requests
     before = metrics(writing_server, RECITAL)
     for door in ("HTTP infer", "gRPC infer", "sse"):
         DOORS[door](writing_server, ask)
@@ -194,7 +192,7 @@ def test_metrics_are_right_after_known_traffic(writing_server: EmbeddedServer) -
 
 
 def wrong_tensors() -> Iterator[tuple[str, str, list[int], bytes]]:
-    """Name, datatype, shape and content of one tensor each."""
+    """Yield name, datatype, shape and content of one tensor each."""
     text = b"\1\0\0\0a"
     yield "text_input", "INT32", [1, 1], b"\0\0\0\0"
     yield "text_input", "BYTES", [1, 2], text * 2
@@ -241,13 +239,15 @@ def test_tensors_of_another_kind_or_shape_are_refused(
         b'{"text_input": "\xff"}',
     ],
 )
-def test_bodies_that_are_no_request_are_refused(body: bytes, model: str, writing_server: EmbeddedServer) -> None:
+def test_bodies_that_are_not_valid_requests_are_refused(
+    body: bytes, model: str, writing_server: EmbeddedServer
+) -> None:
     with pytest.raises(AskFailed) as refused:
         post(writing_server, f"{model}/generate", body, timeout=30)
     assert refused.value.status in (400, 500)
 
 
-def test_every_field_is_in_the_tables() -> None:
+def test_the_tables_of_this_file_cover_every_field() -> None:
     tensors = {spec.name for spec in INPUTS} - {"text_input", "stream", "cancel_request"}
     tested = OUT_OF_RANGE.keys() | ALL_IN_RANGE
     assert tested == tensors
@@ -255,7 +255,7 @@ def test_every_field_is_in_the_tables() -> None:
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda each: str(each)[:40])
-def test_what_can_not_be_taken_is_refused_by_name(
+def test_a_setting_out_of_range_is_refused_by_name(
     name: str, settings: dict[str, Any], writing_server: EmbeddedServer
 ) -> None:
     in_json = not any(isinstance(value, float) and not math.isfinite(value) for value in settings.values())

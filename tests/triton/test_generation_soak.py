@@ -1,4 +1,4 @@
-"""Ten minutes of mixed callers (or $HFX_SOAK_SECONDS): no process of the server grows, and every text stays right."""
+"""Ten minutes (or $HFX_SOAK_SECONDS) of mixed load: no process of the server grows, and every text is correct."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Usage = Mapping[tuple[str, str], int]
 
 
 def usage(server: EmbeddedServer) -> Usage:
-    """What each process of `server` uses now."""
+    """Return the present resource usage of each process of `server`."""
     names = {server.pid: SERVER} | {pids[-1]: instance for instance, pids in server.stubs().items()}
     used: dict[tuple[str, str], int] = {}
     for pid, name in names.items():
@@ -55,9 +55,9 @@ def usage(server: EmbeddedServer) -> Usage:
 
 
 def grown(usages: Sequence[Usage]) -> dict[tuple[str, str], tuple[int, int]]:
-    """What is more in the last third of `usages` than in the one before, by medians; the first third is warming up.
+    """Return the usage that is larger in the last third of `usages` than in the second, by medians.
 
-    A process that is not there all the time counts too: it was started anew.
+    The first third is the warm-up. A process that is not there all the time counts too, as it was restarted.
     """
     third = len(usages) // 3
     middle, end = medians(usages[third:-third]), medians(usages[-third:])
@@ -73,7 +73,7 @@ def medians(usages: Sequence[Usage]) -> dict[tuple[str, str], int]:
 
 @contextmanager
 def in_the_background(calls: list[Callable[[], None]]) -> Iterator[None]:
-    """Each of `calls` again and again, in a thread of its own, until the block ends; what one raises is raised."""
+    """Repeat each of `calls` in a separate thread until the block ends, and raise what they raise."""
     over = threading.Event()
 
     def repeat(call: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ def in_the_background(calls: list[Callable[[], None]]) -> Iterator[None]:
 
 
 def checked(server: EmbeddedServer, pairs: list[tuple[str, Ask, Answer]]) -> Callable[[], None]:
-    """A caller that compares each answer."""
+    """Return a caller that compares each answer."""
     turns = itertools.cycle(pairs)
 
     def call() -> None:
@@ -102,7 +102,7 @@ def checked(server: EmbeddedServer, pairs: list[tuple[str, Ask, Answer]]) -> Cal
 
 
 def leaving(server: EmbeddedServer, door: str) -> Callable[[], None]:
-    """A caller that leaves midway."""
+    """Return a caller that disconnects midway."""
 
     def call() -> None:
         with STREAMS[door](server, Ask(RECITAL, "a", ENDLESS)) as events:
@@ -112,7 +112,7 @@ def leaving(server: EmbeddedServer, door: str) -> Callable[[], None]:
 
 
 def refused(server: EmbeddedServer, door: str) -> Callable[[], None]:
-    """A caller of which nothing can be accepted, or not for long."""
+    """Return a caller whose requests are refused, or soon ended."""
     late = {**ENDLESS, "timeout_ms": 20}
     settings = itertools.cycle([{"num_beams": 0}, {"max_tokens": 9000}, {"long": "chunk"}, late])
 
@@ -126,7 +126,7 @@ def refused(server: EmbeddedServer, door: str) -> Callable[[], None]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 300)
-def test_nothing_grows_and_no_text_changes(writers: Path) -> None:
+def test_ten_minutes_of_mixed_load_grow_no_process_and_change_no_text(writers: Path) -> None:
     asks = mixed_asks()
     answers = in_process(writers, [ask for _, ask in asks])
     pairs = [(door, ask, answer) for (door, ask), answer in zip(asks, answers, strict=True)]

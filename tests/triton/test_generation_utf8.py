@@ -1,4 +1,4 @@
-"""Text that tokens cut into bytes: every piece on the wire is whole characters, and all together are the text."""
+"""Characters that tokens cut: every piece on the wire holds whole characters, and together they are the text."""
 
 from __future__ import annotations
 

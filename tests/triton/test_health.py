@@ -1,4 +1,4 @@
-"""/health of `hfx serve`: its verdict on the models beside Triton's own, for load balancers and orchestrators."""
+"""/health of `hfx serve`, for load balancers and orchestrators: the state of the models in addition to Triton's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def health(served: ServeProcess, path: str = "/health") -> tuple[int, str]:
 
 
 def checked(served: ServeProcess, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Exit code and line of the container's health check."""
+    """Return exit code and output of the container's health check."""
     return main([served.http_url]), capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""What models that are unloaded and loaded again leave behind in Triton's memory."""
+"""Triton's memory stays flat when models are unloaded and loaded again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Memory of PID that no file is behind, and that no other server shares."""
+    """Return the private memory of `pid` without a file behind it."""
     [line] = re.findall(r"^Anonymous: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     return int(line) << 10
 
 
 @pytest.mark.parametrize("cycles", [8, pytest.param(100, marks=pytest.mark.full)])
 def test_memory_stays_flat_over_loads_and_unloads(writers: Path, cycles: int) -> None:
-    """The heaps of Triton's threads fill in some 20 cycles, by 20 MB; a model that stayed would add its own."""
+    """The heaps of Triton's threads fill in some 20 cycles, by 20 MB; a model that stayed would add its own memory."""
     names = ["sentiment", "stories"]
     with EmbeddedServer(writers, private=True, models=names) as server:
         memory: list[int] = []

@@ -1,4 +1,4 @@
-"""Models give their memory back while no request needs them, and are loaded again for the next one."""
+"""Idle models give their memory back, and are loaded again for the next request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def get(server: ServeProcess, path: str) -> tuple[int, bytes]:
 
 
 def sample(server: ServeProcess, name: str, model: str) -> float:
-    """The value of the metric hfx_model_NAME of `model`; -1 where the front does not know the model yet."""
+    """Return the metric hfx_model_NAME of `model`, or -1 while the front does not know the model."""
     _, text = get(server, "/metrics")
     found = re.search(rf'^hfx_model_{name}{{model="{model}"}} (\S+)$', text.decode(), re.MULTILINE)
     return float(found[1]) if found else -1
@@ -64,13 +64,13 @@ def wait_for_unload(server: ServeProcess, *models: str) -> None:
 
 
 def states(server: ServeProcess) -> dict[str, str]:
-    """The states of the models as Triton tells them."""
+    """Return the states of the models by Triton."""
     _, rows = post(f"{server.http_url}/v2/repository/index", {})
     return {row["name"]: row.get("state", "UNAVAILABLE") for row in rows}
 
 
 def refused(server: ServeProcess, model: str) -> tuple[str, str]:
-    """The reason and Retry-After of a 503 for a request to `model`."""
+    """Return the reason and Retry-After of a 503 for a request to `model`."""
     body = {"inputs": [{"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": ["four"]}]}
     request = urllib.request.Request(f"{server.http_url}/v2/models/{model}/infer", json.dumps(body).encode())
     with pytest.raises(urllib.error.HTTPError) as raised:
@@ -80,7 +80,7 @@ def refused(server: ServeProcess, model: str) -> tuple[str, str]:
 
 
 def answered(server: ServeProcess, model: str) -> str:
-    """The answer of `model` once it gives one."""
+    """Return the answer of `model` once it gives one."""
 
     def attempt() -> str:
         with suppress(AssertionError, OSError):
@@ -150,7 +150,7 @@ def test_requests_and_streams_in_progress_are_never_cut(repository: Path) -> Non
         wait_for_unload(server, "toy", "ticks")
 
 
-def test_the_budget_holds_while_models_are_called_in_turn(tmp_path: Path) -> None:
+def test_loaded_models_stay_within_the_memory_budget(tmp_path: Path) -> None:
     names = ("first", "second", "third")
     repository = heavy(tmp_path / "repository", *names)
     seen: list[set[str]] = []
@@ -263,7 +263,7 @@ def test_a_server_that_is_killed_comes_back_with_what_was_loaded(repository: Pat
         assert answered(server, "toy") == "4 characters"
 
 
-def test_what_is_killed_while_a_model_is_loaded_loads_it_later(tmp_path: Path) -> None:
+def test_a_load_that_a_kill_interrupts_is_repeated(tmp_path: Path) -> None:
     repository, flag = tmp_path / "repository", tmp_path / "flag"
     write_model(
         repository, "slow", PYTHON, loading("import os", f"while os.path.exists({str(flag)!r}):", "    time.sleep(0.1)")
@@ -345,7 +345,7 @@ def test_a_load_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
 
 
 def test_other_models_answer_while_one_is_loaded(tmp_path: Path) -> None:
-    """Triton 2.51 loads it in a thread of its HTTP server; what uses that thread has no answer meanwhile."""
+    """Triton 2.51 loads a model in a thread of its HTTP server; requests on that thread get no answer meanwhile."""
     repository = write_toy(tmp_path / "repository")
     write_model(repository, "slow", PYTHON, loading("time.sleep(3)"))
     with serving(repository, "--idle-unload", "6") as server, ThreadPoolExecutor(8) as pool:
@@ -360,14 +360,14 @@ def test_other_models_answer_while_one_is_loaded(tmp_path: Path) -> None:
             wait_until(lambda: "slow_0_0" in process.stubs(server.server))
             texts = [*pool.map(lambda _: infer(server.http_url, "toy", "four"), range(40))]
             assert texts == ["4 characters"] * 40
-            if number == 2 and not load.done():  # the loads before have shown which connections those are
+            if number == 2 and not load.done():  # the earlier loads have shown which connections those are
                 assert get(server, "/health")[0] == 200
                 assert sample(server, "loaded", "slow") == 0
             assert load.result() == "4 characters"
         assert sample(server, "loads_total", "toy") == 0
 
 
-def test_a_step_of_two_ensembles_stays_for_the_other(tmp_path: Path) -> None:
+def test_a_step_shared_by_two_ensembles_stays_loaded_for_the_other(tmp_path: Path) -> None:
     repository = write_toy(tmp_path / "repository")
     write_model(repository, "twin", ensemble("toy_tokenize"))
     with EmbeddedServer(repository, private=True) as server:

@@ -1,4 +1,4 @@
-"""Tensors that would end tritonserver, sent to every kind of model over both protocols: each is refused, none harms."""
+"""Tensors that would end tritonserver are refused by every kind of model over both protocols."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TEXT = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["a 
 
 
 def attacked(name: str, shape: list[int]) -> list[tuple[bytes, dict[str, str]]]:
-    """Bodies with an INT32 input of a shape that its values do not have, and their headers."""
+    """Return bodies with an INT32 input whose shape does not fit its values, and their headers."""
     tensor = {"name": name, "datatype": "INT32", "shape": shape}
     binary = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 4}}]}).encode()
     empty = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 0}}]}).encode()
@@ -97,7 +97,7 @@ def test_a_shape_beyond_its_values_is_refused_over_grpc(dialects: ServeProcess, 
     ("model", "output"), [("sentiment-fp32", "label"), ("sentiment-fp32", "score"), (RECITAL, "text_output")]
 )
 @pytest.mark.parametrize("path", ["/v2/models/{}/infer", "/v2/models/{}/versions/1/infer"])
-def test_the_classes_of_an_output_are_refused_over_http(
+def test_the_classification_extension_is_refused_over_http(
     dialects: ServeProcess, model: str, output: str, path: str
 ) -> None:
     server = dialects.server
@@ -132,7 +132,7 @@ def test_the_classes_of_an_output_are_refused_over_http(
         ([{**TEXT, "datatype": "INT32", "data": [1]}], [], "expects 'BYTES'"),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_refused_with_the_right_form(
+def test_the_refusal_of_an_invalid_tensor_says_what_to_send(
     dialects: ServeProcess, inputs: list[Any], outputs: list[Any], words: str
 ) -> None:
     request = {"inputs": inputs, "outputs": outputs} if outputs else {"inputs": inputs}
@@ -157,7 +157,7 @@ def test_a_request_without_rows_is_answered(dialects: ServeProcess, name: str) -
         {"parameters": {"max_tokens": [1]}}, {"parameters": 3},
     ],
 )  # fmt: skip
-def test_values_of_another_form_are_refused_by_the_generate_extension(
+def test_values_of_the_wrong_type_are_refused_by_the_generate_extension(
     dialects: ServeProcess, fields: dict[str, Any]
 ) -> None:
     server = dialects.server
@@ -167,7 +167,7 @@ def test_values_of_another_form_are_refused_by_the_generate_extension(
     served_still(dialects, server)
 
 
-def test_answers_have_the_form_that_the_request_wants(dialects: ServeProcess) -> None:
+def test_an_answer_has_the_id_and_outputs_of_its_request(dialects: ServeProcess) -> None:
     def answer(**fields: Any) -> Any:
         return call(dialects, "/v2/models/sentiment-fp32/infer", {"id": "a", "inputs": [TEXT], **fields})[2]
 

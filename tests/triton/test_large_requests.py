@@ -1,4 +1,4 @@
-"""Requests that keep an encoder busy: neighbours are answered meanwhile, and a caller that leaves ends its work."""
+"""Requests that occupy an encoder: others are answered meanwhile, and a caller that disconnects ends its work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def body(texts: int, labels: list[str]) -> dict[str, Any]:
-    """A request in which each label has a score of its own, whatever the others are."""
+    """Return a request in which the score of each label is independent of the other labels."""
     flat = labels * texts
     return {
         "inputs": [
@@ -59,12 +59,12 @@ def scores(served: ServeProcess, texts: int, labels: list[str]) -> list[dict[str
 
 
 def cpu_seconds(served: ServeProcess) -> float:
-    """Processor time of tritonserver and its stubs."""
+    """Return the processor time of tritonserver and its stubs."""
     return sum(each.cpu_seconds for each in processes() if each.group == served.server)
 
 
 def cancelled_after(served: ServeProcess, texts: int, seconds: float) -> None:
-    """Cancel a request over gRPC: Triton 2.51 does not notice that the client of an HTTP request has left."""
+    """Cancel a request over gRPC: Triton 2.51 does not notice that the client of an HTTP request has disconnected."""
     with InferenceServerClient(served.ready["grpc_url"].removeprefix("grpc://")) as client:
         inputs = []
         for tensor in body(texts, LABELS)["inputs"]:
@@ -77,7 +77,7 @@ def cancelled_after(served: ServeProcess, texts: int, seconds: float) -> None:
         call.cancel()
 
 
-def test_a_label_has_the_same_score_among_few_and_many(served: ServeProcess) -> None:
+def test_a_label_has_the_same_score_among_few_and_many_labels(served: ServeProcess) -> None:
     many = scores(served, 2, LABELS)
     few = scores(served, 1, LABELS[:3] + LABELS[-40:])
     assert many[0] == many[1]
@@ -138,7 +138,7 @@ def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: Se
 
 
 def test_callers_with_full_batches_of_long_texts_are_all_answered(tmp_path: Path) -> None:
-    """16 callers may wait whatever the seconds are, and a full batch of the longest texts is no exception."""
+    """16 callers may wait whatever the bound in seconds is, also with full batches of the longest texts."""
     export_zoo("sentiment-distilbert", tmp_path / "exported", "sentiment", "int8", "onnxruntime")
     edit = Edit("sentiment_tokenize", "parameters.max_queue_seconds", 0.1)
     changed_copy(tmp_path / "exported", "sentiment", [edit], tmp_path / "served", made_by="tests")
@@ -151,7 +151,7 @@ def test_callers_with_full_batches_of_long_texts_are_all_answered(tmp_path: Path
             assert statuses == [200] * 12
 
 
-def test_a_large_request_whose_process_dies_does_not_hang(served: ServeProcess) -> None:
+def test_a_large_request_fails_when_its_process_dies(served: ServeProcess) -> None:
     if "nli_tokenize" not in str(post(f"{served.http_url}/v2/repository/index", {})[1]):
         pytest.skip("there is no process but the server's")
     with ThreadPoolExecutor(1) as pool:
@@ -164,8 +164,8 @@ def test_a_large_request_whose_process_dies_does_not_hang(served: ServeProcess) 
     assert len(scores(served, 1, ["good", "bad"])[0]) == 2
 
 
-def test_questions_with_long_contexts_leave_the_model_to_others(tmp_path: Path) -> None:
-    """Question answering has Python steps alone."""
+def test_long_question_contexts_do_not_block_other_requests(tmp_path: Path) -> None:
+    """Question answering has Python steps only."""
     export_zoo("answers-bert", tmp_path, "faq", "int8", "onnxruntime")
     with serving(tmp_path) as running:
         url = f"{running.http_url}/v2/models/faq/infer"

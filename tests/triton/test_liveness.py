@@ -1,4 +1,4 @@
-"""The liveness probe on a real server: which models it covers, that busy is not dead, and the package by itself."""
+"""The liveness probe on a real server: the models it covers, busy against dead, and the package alone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_entry_point_has_a_probe_and_answers(target: Target) -> None:
     ],
     ids=["a queue that moves on", "one long computation", "no work at all"],
 )
-def test_only_what_does_nothing_at_all_is_dead(
+def test_a_busy_model_is_alive_and_one_that_does_nothing_is_dead(
     server: EmbeddedServer, target: Target, texts: list[str], verdict: str
 ) -> None:
     threads = [threading.Thread(target=infer, args=(server.http_url, "burning", text)) for text in texts]
@@ -75,7 +75,7 @@ def test_only_what_does_nothing_at_all_is_dead(
         thread.join()
 
 
-def test_the_package_by_itself_is_the_health_check(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_the_liveness_package_runs_alone_as_a_health_check(server: EmbeddedServer, tmp_path: Path) -> None:
     shutil.copytree(Path(liveness.__file__).parent, tmp_path / "liveness")
 
     def check() -> tuple[int, str]:

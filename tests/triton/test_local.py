@@ -1,4 +1,4 @@
-"""`hfx serve --with local`: the tritonserver on PATH is watched, healed, reloaded and stopped as the embedded one."""
+"""`hfx serve --with local`: the tritonserver on PATH is watched, restarted, reloaded and stopped like hfx's own."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_triton_without_sockets_serves_at_a_port_without_model_control(
         assert infer(served.http_url, "toy", "four") == "4 characters"
 
 
-def test_without_a_tritonserver_or_its_backends_the_error_says_where_it_was_looked_for(
+def test_the_error_for_a_missing_tritonserver_says_where_hfx_searched(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [*HFX, "serve", repository, *FREE_PORTS, *LOCAL]

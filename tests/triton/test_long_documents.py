@@ -1,4 +1,4 @@
-"""One caller's document of 15 MB on a real server: what others wait for, when it ends, and what it takes."""
+"""A document of 15 MB from one caller on a real server: latency of other requests, deadline, and memory."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def huge(prompts: list[str]) -> str:
 
 @pytest.fixture(autouse=True)
 def ends(writing_server: EmbeddedServer) -> Iterator[None]:
-    """After each test, nothing is left to be done."""
+    """Check after each test that no work is left."""
     yield
     wait_until(lambda: all_free(writing_server, MODEL), "the slots are free", 20)
 
 
 @contextmanager
 def beside(server: EmbeddedServer, text: str) -> Iterator[Callable[[], bool]]:
-    """While a document is read; whether it still is."""
+    """Read a document during the block; yield a function that tells whether it is still being read."""
     over, begun = threading.Event(), threading.Event()
     leaves = threading.Event()
 
@@ -71,7 +71,7 @@ def beside(server: EmbeddedServer, text: str) -> Iterator[Callable[[], bool]]:
         reader.join()
 
 
-def test_others_are_answered_beside_a_huge_document(
+def test_other_requests_are_answered_beside_a_huge_document(
     huge: str, prompts: list[str], writing_server: EmbeddedServer, writers: Path
 ) -> None:
     other = " ".join(prompts[:30])

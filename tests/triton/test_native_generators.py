@@ -1,4 +1,4 @@
-"""A generator on native operators, in a real Triton: its own library is loaded, or ONNX Runtime serves in its place."""
+"""A generator on native operators in a real Triton loads its own library, or falls back to ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = [example.prompt + example.continuation for example in zoo.heldout(NAME, 
 
 
 def libraries(server: EmbeddedServer) -> set[str]:
-    """The libraries of native operators that the engine's stub has loaded."""
+    """Return the libraries of native operators that the engine's stub has loaded."""
     ((engine,),) = (pids for name, pids in server.stubs().items() if name.startswith(f"{NAME}_stream"))
     return set(re.findall(rf"(/\S+{LIBRARY})$", Path(f"/proc/{engine}/maps").read_text(), re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Encoders in one hop beside the same models by their Python steps: the same bytes, the same words."""
+"""Encoders as one native model give the same bytes and errors as the same models with Python steps."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def of_queries() -> Iterator[Sent]:
 
 
 def of_prompts(sent: Iterator[Sent]) -> Iterator[Sent]:
-    """The requests themselves, and with prompts."""
+    """Yield the requests themselves, and each with prompts."""
     for each in sent:
         yield each
         for name in PROMPTS:
@@ -164,7 +164,7 @@ REQUESTS = {
 
 @pytest.fixture(scope="module")
 def both(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
-    """Servers of the same models: in one hop, and by Python steps."""
+    """Servers of the same models: as native models, and with Python steps."""
     folder = tmp_path_factory.mktemp("both")
     export_checkpoint(save(tmp_path_factory.mktemp("checkpoint") / RANKER, cross_encoder()), folder, name=RANKER)
     for name, recipe in RECIPES.items():
@@ -184,7 +184,7 @@ def both(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def outcome(client: triton.InferenceServerClient, name: str, sent: Sent) -> object:
-    """The answer's tensors as bytes with their shapes, or the refusal's status and words."""
+    """Return the answer's tensors as bytes with their shapes, or the refusal's status and message."""
     inputs = []
     for tensor, array in sent.tensors.items():
         inputs.append(triton.InferInput(tensor, list(array.shape), np_to_triton_dtype(array.dtype)))
@@ -214,7 +214,9 @@ def _shown(sent: Sent) -> str:
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_an_answer_in_a_batch_is_that_alone(name: str, both: tuple[EmbeddedServer, EmbeddedServer]) -> None:
+def test_a_request_has_the_same_answer_alone_and_in_a_batch(
+    name: str, both: tuple[EmbeddedServer, EmbeddedServer]
+) -> None:
     sent = [each for each in REQUESTS[name]() if max(map(len, each.tensors["text_input"].flat)) < 20_000]
     with triton.InferenceServerClient(both[0].grpc_url) as client, ThreadPoolExecutor(THREADS) as pool:
         alone = [outcome(client, name, each) for each in sent]
@@ -222,17 +224,17 @@ def test_an_answer_in_a_batch_is_that_alone(name: str, both: tuple[EmbeddedServe
     assert together == [*alone, *reversed(alone)]
 
 
-def test_it_has_no_python_process(both: tuple[EmbeddedServer, EmbeddedServer]) -> None:
+def test_native_encoders_run_without_python_processes(both: tuple[EmbeddedServer, EmbeddedServer]) -> None:
     assert both[0].stubs() == {}
     assert len(both[1].stubs()) >= 2 * len(NATIVE)
 
 
-def test_all_of_the_tests_models_that_can_be_are_served_in_one_hop(repository: Path) -> None:
+def test_every_encoder_of_the_tests_can_be_a_native_model(repository: Path) -> None:
     reasons = {name: why_not(repository, name) for name in set(NATIVE).difference(WRITTEN)}
     assert not any(reasons.values()), reasons
 
 
-def test_its_death_is_that_of_the_server(repository: Path, tmp_path: Path) -> None:
+def test_a_server_restarts_after_a_native_model_ends_its_process(repository: Path, tmp_path: Path) -> None:
     for end in ("", "_tokenize", "_net", "_postprocess"):
         (tmp_path / f"sentiment-fp32{end}").symlink_to(repository / f"sentiment-fp32{end}")
     with EmbeddedServer(tmp_path) as server, triton.InferenceServerClient(server.grpc_url) as client:
@@ -243,7 +245,7 @@ def test_its_death_is_that_of_the_server(repository: Path, tmp_path: Path) -> No
         assert outcome(client, "sentiment-fp32", Sent({"text_input": rows("I love it")})) == expected
 
 
-def test_a_model_published_with_another_library_is_served_by_that(repository: Path, tmp_path: Path) -> None:
+def test_a_republished_model_is_served_by_its_own_library(repository: Path, tmp_path: Path) -> None:
     name = "sentiment-fp32"
     for end in ("", "_tokenize", "_net", "_postprocess"):
         shutil.copytree(repository / f"{name}{end}", tmp_path / f"{name}{end}")
@@ -262,6 +264,6 @@ def test_a_model_published_with_another_library_is_served_by_that(repository: Pa
 
 
 def libraries(server: EmbeddedServer) -> set[str]:
-    """The names of the backend's libraries that the server has mapped."""
+    """Return the names of the backend's libraries that the server has mapped."""
     lines = Path(f"/proc/{server.pid}/maps").read_text().splitlines()
     return {Path(line.split()[5]).name for line in lines if "libtriton_hfx_" in line}

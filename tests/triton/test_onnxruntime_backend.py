@@ -1,7 +1,7 @@
-"""Encoders in NVIDIA's own onnxruntime backend, which pads batches: answers in company are those alone.
+"""Encoders in NVIDIA's onnxruntime backend, which pads batches: answers are the same alone and in a batch.
 
-HFX_TEST_ONNXRUNTIME_BACKEND names the folder of an installation of it, such as backends/onnxruntime of NVIDIA's
-images; no package registry has one.
+HFX_TEST_ONNXRUNTIME_BACKEND names the folder of an installation of it, such as backends/onnxruntime of NVIDIA's images;
+no package registry has one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Of a plain tritonserver."""
+    """A client of a plain tritonserver."""
     place = tmp_path_factory.mktemp("plain")
     wheel, ports = installed_triton.find(), choose_ports(Ports(), "127.0.0.1")
     backends = wheel.backend_directory(place / "backends")
@@ -85,7 +85,7 @@ def client(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.filterwarnings("ignore:A text is longer")
-def test_an_answer_in_company_is_that_alone(client: Client, name: str) -> None:
+def test_a_request_has_the_same_answer_alone_and_in_a_padded_batch(client: Client, name: str) -> None:
     alone = [CALLS[name](client, at) for at in range(len(TEXTS))]
     with ThreadPoolExecutor(24) as callers:
         in_company = list(callers.map(lambda at: CALLS[name](client, at), range(len(TEXTS))))

@@ -1,8 +1,8 @@
-"""Requests as the OpenAI frontend of Triton makes them for models that are not vLLM's, and what it reads of answers.
+"""Requests that Triton's OpenAI frontend makes for models other than vLLM's, and the parts of answers that it reads.
 
 Source: triton-inference-server/server, python/openai/openai_frontend (2026): engine/utils/triton.py,
 `_create_trtllm_generate_request` (tensors and their shapes) and `_get_usage_from_response`; engine/triton_engine.py
-(responses); schemas/openai.py (which settings are sent always).
+(responses); schemas/openai.py (the settings that it always sends).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DATATYPES = {"float32": "FP32", "int32": "INT32", "uint64": "UINT64", "bool": "B
 
 
 def inputs(prompt: str, stream: bool, **request: Any) -> list[Any]:
-    """The tensors of a completion; `request` are fields that its caller has set."""
+    """Return the tensors of a completion; `request` are fields that its caller has set."""
     tensors: dict[str, Any] = {
         "text_input": np.array([[prompt.encode()]], np.object_),
         "stream": np.bool_([[stream]]),
@@ -49,7 +49,7 @@ def inputs(prompt: str, stream: bool, **request: Any) -> list[Any]:
 
 
 def responses(server: EmbeddedServer, model: str, made: Iterable[Any]) -> list[dict[str, Any]]:
-    """The output tensors of each response, which the frontend reads one value of."""
+    """Return the output tensors of each response; the frontend reads one value of each."""
     arrived: list[tuple[Any, Any]] = []
     with triton.InferenceServerClient(server.grpc_url) as client:
         if not model.endswith("_stream"):
@@ -64,7 +64,7 @@ def responses(server: EmbeddedServer, model: str, made: Iterable[Any]) -> list[d
 
 
 def usage(answers: list[dict[str, Any]]) -> tuple[int, int]:
-    """Tokens of the prompt, of the first response, and of the text, of all added up, as the frontend counts them."""
+    """Return the prompt's tokens, from the first response, and the text's, summed up, as the frontend counts them."""
     return answers[0]["num_input_tokens"], sum(answer["num_output_tokens"] for answer in answers)
 
 
@@ -82,7 +82,7 @@ def test_a_stream_has_its_text_and_usage(writing_server: EmbeddedServer, recital
 
 
 @pytest.mark.parametrize("model", ["stories", "summaries", "notes"])
-def test_what_the_frontend_sends_always_suits_models_that_search_with_beams_too(
+def test_models_with_beam_search_accept_what_the_frontend_always_sends(
     model: str, writing_server: EmbeddedServer
 ) -> None:
     for member in (model, f"{model}_stream"):

@@ -1,4 +1,4 @@
-"""What other users of the machine can do with an embedded server."""
+"""Access of the machine's other users to an embedded server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_closed_apis_stay_closed_to_readers_of_the_arguments(repository: Path) -
     with started(repository) as server:
         before = closing(server.pid)
         server.restart()
-        assert len(before) == 2 and not before & closing(server.pid)  # callers can't know what another start had
+        assert len(before) == 2 and not before & closing(server.pid)  # callers can't know the value of another start
     with started(repository) as server, grpc.InferenceServerClient(server.grpc_url) as client:
         arguments = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")
         key, value = next(each for each in arguments if "restricted-api" in each).rsplit(":", 2)[1:]
@@ -54,7 +54,7 @@ def test_closed_apis_stay_closed_to_readers_of_the_arguments(repository: Path) -
 
 
 def closing(pid: int) -> set[str]:
-    """The arguments of a server that close APIs."""
+    """Return the arguments of a server that close APIs."""
     return {each for each in Path(f"/proc/{pid}/cmdline").read_text().split("\0") if "restricted" in each}
 
 
@@ -65,7 +65,7 @@ def http_answer(port: int, request: str) -> bytes:
 
 
 def grpc_answer(port: int, header: tuple[str, str] = ("x", "y"), call: str = "LogSettings") -> bytes:
-    """The bytes that come back for a call with a header that no client library sends."""
+    """Return the bytes that answer a call with a header that no client library sends."""
     path = f"/inference.GRPCInferenceService/{call}"
     headers = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x", "te": "trailers"}
     pairs = [*headers.items(), ("content-type", "application/grpc"), header]

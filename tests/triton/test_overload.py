@@ -1,4 +1,4 @@
-"""More than an encoder can answer: the excess is refused at once, the rest is right, and nothing outlives the load."""
+"""Overload of an encoder: the excess is refused at once, the other answers are correct, and nothing piles up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUESTION, CONTEXT = "Who is at home?", "Anna is at home. " * 200
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one request ended: OK or its status, the answer's score, and when it was over."""
+    """The end of one request: OK or its status, the answer's score, and the time of its end."""
 
     status: str
     score: bytes
@@ -43,7 +43,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def overloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """A server of one model three times: its queue short by requests, of any length, short by seconds."""
+    """A server of one model three times: with a queue bounded by requests, unbounded, and bounded by seconds."""
     folder = tmp_path_factory.mktemp("overload")
     for name, requests, seconds in ((BOUNDED, QUEUE, 0), (UNBOUNDED, 0, 0), (TIMED, 0, SECONDS)):
         options = {"precision": "int8", "max_batch_size": BATCH}
@@ -67,7 +67,7 @@ async def send(client: triton.InferenceServerClient, model: str, timeout: float 
 
 
 def load(server: EmbeddedServer, model: str, requests: int, timeout: float | None = None) -> list[Outcome]:
-    """The outcomes of so many requests that are sent at once."""
+    """Return the outcomes of `requests` requests that are sent at once."""
 
     async def run() -> list[Outcome]:
         async with triton.InferenceServerClient(server.grpc_url) as client:
@@ -76,7 +76,7 @@ def load(server: EmbeddedServer, model: str, requests: int, timeout: float | Non
     return asyncio.run(run())
 
 
-def test_what_would_wait_for_too_long_is_refused_at_once_and_the_rest_is_right(overloaded: EmbeddedServer) -> None:
+def test_requests_beyond_the_queue_are_refused_at_once_and_the_rest_right(overloaded: EmbeddedServer) -> None:
     pid, stubs = overloaded.pid, overloaded.stubs()
     alone = load(overloaded, BOUNDED, 1)[0]
     outcomes = load(overloaded, BOUNDED, 300)
@@ -121,7 +121,7 @@ def test_requests_whose_callers_have_left_do_not_pile_up_before_the_tokenizer(ov
 
 
 @pytest.mark.full
-def test_a_minute_of_overload_with_deadlines_loses_little_of_what_is_taken(overloaded: EmbeddedServer) -> None:
+def test_few_accepted_requests_miss_their_deadline_under_overload(overloaded: EmbeddedServer) -> None:
     pid, stubs = overloaded.pid, overloaded.stubs()
     alone = load(overloaded, TIMED, 1)[0]
     statuses: Counter[str] = Counter()

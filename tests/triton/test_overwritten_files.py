@@ -28,7 +28,7 @@ TEXT = {"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier that is served in one hop, and a generator."""
+    """A classifier that is served as one native model, and a generator."""
     folder = tmp_path_factory.mktemp("repository")
     export_zoo("sentiment-distilbert", folder, "sentiment", "int8", "onnxruntime")
     export_zoo("stories-gpt2", folder, "stories", "fp32", "onnxruntime", slots=8)
@@ -146,7 +146,7 @@ def test_the_copy_of_a_server_shares_no_file_with_the_repository(repository: Pat
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
 def test_large_files_of_a_read_only_file_system_are_linked(tmp_path: Path) -> None:
-    """As those of an image, whose /tmp is in memory. They are served from there."""
+    """The files of an image are on such a file system, while its /tmp is in memory; they are served in place."""
     folder = tmp_path / "repository"
     folder.mkdir()
     run = partial(subprocess.run, check=True, capture_output=True)

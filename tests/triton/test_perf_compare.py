@@ -36,7 +36,7 @@ def measured(spec: CompareSpec, rounds: int = 2) -> tuple[list[Run], list[str]]:
 
 
 @pytest.mark.skipif(bool(local_gpus()), reason="there is a GPU here")
-def test_devices_from_options_to_the_result_file(
+def test_a_comparison_of_devices_notes_the_missing_gpu_and_has_costs(
     perf_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "r.json"
@@ -79,7 +79,7 @@ def test_variants_are_copies_measured_in_turn_and_the_published_model_stays(perf
 
 
 @pytest.mark.full
-def test_precisions_are_exported_or_taken_and_one_that_there_is_not_is_noted(perf_models: Path) -> None:
+def test_precisions_are_exported_or_reused_and_failures_become_notes(perf_models: Path) -> None:
     values = ("int8,fp32,int4,missing-model",)
     checkpoint = str(zoo.checkpoint("sentiment-distilbert"))
     runs, notes = measured(CompareSpec(CLASSIFIER, "precisions", values, perf_models, checkpoint=checkpoint), 1)

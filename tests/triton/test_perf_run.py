@@ -1,4 +1,4 @@
-"""`hfx perf run` on a real Triton: what it measures is what the server counted, and Ctrl-C leaves it well."""
+"""`hfx perf run` on a real Triton measures what the server counted, and Ctrl-C leaves the server intact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CORES = (os.cpu_count() or 1) + 0.5
 
 @pytest.fixture
 def measured(perf_server: EmbeddedServer, hfx: Callable[..., Ended], tmp_path: Path) -> Measure:
-    """The runs of `hfx perf run NAME …` against the server, without a warm-up unless one is asked for."""
+    """A function that returns the runs of `hfx perf run NAME …`, without a warm-up unless requested."""
 
     def measure(name: str, *words: str) -> tuple[Run, ...]:
         path, warmup = tmp_path / "result.json", () if "--warmup" in words else ("--warmup", "0")
@@ -53,7 +53,7 @@ def test_each_step_of_a_classifier_counts_the_requests_that_were_sent(measured: 
         assert (run.requests.sent, run.requests.succeeded) == (1000, 1000)
         assert run.latency is not None and run.latency.count == 1000
         steps = steps_of(run)
-        assert list(steps) == [CLASSIFIER]  # in one hop
+        assert list(steps) == [CLASSIFIER]  # as one native model
         assert [step.requests for step in steps.values()] == [1000]
         assert all(step.batch == step.requests / step.executions and step.infer > 0 for step in steps.values())
         # The rest is the ensemble, gRPC and the way, most of it on a busy machine; a wrong unit is off by 1,000.
@@ -94,14 +94,14 @@ def test_a_generator_s_plain_calls_go_through_the_relay(measured: Measure) -> No
 
 
 @pytest.mark.full
-def test_what_a_burst_uses_is_that_from_its_first_request_to_its_last_answer(measured: Measure) -> None:
+def test_cpu_use_of_a_burst_covers_first_request_to_last_answer(measured: Measure) -> None:
     words = ("--arrivals", "burst", "--requests", "64", "--set", "max_tokens=64", "--no-stream")
     [run] = measured(GENERATOR, *words)
     assert run.server is not None and run.server.cores is not None and 0 < run.server.cores < CORES
 
 
 @pytest.mark.full
-def test_a_warm_up_does_not_count_here_and_hardly_at_the_server(measured: Measure) -> None:
+def test_the_warm_up_is_left_out_of_counts_and_of_server_statistics(measured: Measure) -> None:
     [run] = measured(CLASSIFIER, "--concurrency", "4", "--requests", "300", "--warmup", "100")
     assert run.requests.sent == 300
     rows = steps_of(run)[CLASSIFIER].requests
@@ -109,7 +109,7 @@ def test_a_warm_up_does_not_count_here_and_hardly_at_the_server(measured: Measur
 
 
 @pytest.mark.full
-def test_from_its_grpc_address_all_of_a_server_is_found(perf_server: EmbeddedServer) -> None:
+def test_the_metrics_and_process_of_a_server_are_found_by_its_grpc_address(perf_server: EmbeddedServer) -> None:
     found = located(Target(CLASSIFIER, perf_server.grpc_url))
     assert (found.metrics_url, found.pid) == (perf_server.metrics_url, perf_server.pid)
     assert {device_of(server_target(perf_server, name)) for name in (CLASSIFIER, GENERATOR)} == {"cpu"}

@@ -1,4 +1,4 @@
-"""perf_analyzer and locust on a real Triton: one form of results, early ends, failures; locust by itself."""
+"""perf_analyzer and locust on a real Triton: results of one format, early ends, failures; plain locust."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tool(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def measured(tool: str, perf_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
-    """Each tool on the server, its reports in a folder of the test."""
+    """Each tool on the server, with its reports in a folder of the test."""
     monkeypatch.chdir(tmp_path)
 
     def run(
@@ -73,13 +73,13 @@ def measured(tool: str, perf_server: EmbeddedServer, tmp_path: Path, monkeypatch
 
 
 def stats(path: Path) -> dict[str, dict[str, str]]:
-    """The rows of locust's table by name, as far as it has been written."""
+    """Return the rows of locust's table by name, as far as it has been written."""
     text = path.read_text() if path.exists() else ""
     rows = csv.DictReader(text.splitlines(keepends=True))
     return {row["Name"]: row for row in rows if row["Name"] != "Aggregated" and row["Failure Count"]}
 
 
-def test_so_many_requests_count_as_were_ordered(measured: Measure) -> None:
+def test_exactly_the_ordered_number_of_requests_counts(measured: Measure) -> None:
     found = measured(CLASSIFIER, Closed(4), TEXTS, LoadLimits(requests=100, warmup_requests=20))
     assert (found.requests.sent, found.requests.succeeded, found.interrupted) == (100, 100, False)
     assert found.latency is not None and found.latency.count == 100
@@ -149,7 +149,7 @@ def test_a_run_whose_record_is_cut_short_is_repeated(
     ],
     ids=["poisson", "trace", "burst"],
 )
-def test_arrivals_are_those_of_the_plan(plan: Open, limits: LoadLimits, count: int, measured: Measure) -> None:
+def test_requests_arrive_at_the_planned_times(plan: Open, limits: LoadLimits, count: int, measured: Measure) -> None:
     found = measured(CLASSIFIER, plan, TEXTS, limits)
     assert (found.requests.sent, found.requests.succeeded) == (count, count)
     due = list(plan.times(limits.warmup_requests + count if plan.arrivals == "poisson" else count))
@@ -158,7 +158,7 @@ def test_arrivals_are_those_of_the_plan(plan: Open, limits: LoadLimits, count: i
 
 
 @pytest.mark.full
-def test_tokens_are_counted_whatever_the_settings_of_each_request(measured: Measure) -> None:
+def test_tokens_are_counted_for_requests_with_different_settings(measured: Measure) -> None:
     found = measured(GENERATOR, Closed(3), STORIES, LoadLimits(requests=30))
     assert found.requests.succeeded == 30 and found.tokens is not None
     assert max(found.tokens.each) == 8 and set(found.tokens.each) <= set(range(1, 9))
@@ -166,7 +166,7 @@ def test_tokens_are_counted_whatever_the_settings_of_each_request(measured: Meas
 
 
 @pytest.mark.full
-def test_stopped_early_it_gives_what_it_has(measured: Measure) -> None:
+def test_a_load_that_is_stopped_early_gives_its_results_so_far(measured: Measure) -> None:
     stop, phases = threading.Event(), []
 
     def watch(progress: Progress) -> None:
@@ -182,7 +182,7 @@ def test_stopped_early_it_gives_what_it_has(measured: Measure) -> None:
 
 
 @pytest.mark.full
-def test_what_the_server_the_model_or_the_tool_does_not_take_is_named(measured: Measure) -> None:
+def test_refused_values_inputs_and_arguments_are_named(measured: Measure) -> None:
     def refused(kind: type[Exception], message: str, model: str, name: str, value: int, *arguments: str) -> None:
         requests = RequestSet((Request({"text_input": ("Anna",), name: (value,)}),), "")
         with pytest.raises(kind, match=message):
@@ -209,7 +209,7 @@ def test_perf_analyzer_says_whether_it_became_stable(measured: Measure) -> None:
     ],
     ids=["gRPC", "HTTP", "HTTP stream"],
 )
-def test_plain_locust_runs_its_users(
+def test_the_locustfile_runs_under_plain_locust(
     protocol: str, words: tuple[str, ...], names: set[str], perf_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     (tmp_path / "data.csv").write_text("review\nA lovely garden\n")

@@ -1,4 +1,4 @@
-"""`hfx tune` on a real Triton: a gain that is there is found, proven and written; nothing else is."""
+"""`hfx tune` on a real Triton finds, proves and writes a real gain, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HFX = [
     "-c",
     "import sys; from hfx.perf.tuning import tune; tune.LONGEST = 1.0; from hfx.cli import main; sys.exit(main())",
 ]
-SLOW = 20_000  # microseconds that the net's batches wait: what a search must find and undo
+SLOW = 20_000  # microseconds that the net's batches wait: the search must find and undo this
 PATIENCE = 300  # seconds
 LOAD = ("--concurrency", "2", "--budget", "600s", "--rounds", "3", "--trials", "2")
 DELAY = ("--settings", "max_queue_delay")
@@ -35,7 +35,7 @@ DELAY = ("--settings", "max_queue_delay")
 
 @pytest.fixture
 def slowed(perf_models: Path, tmp_path: Path) -> Path:
-    """A repository of CLASSIFIER with a delay that nobody needs, and GENERATOR."""
+    """A repository of CLASSIFIER with a useless delay, and GENERATOR."""
     repository = tmp_path / "models"
     shutil.copytree(perf_models, repository)
     slow = edits(repository, model(repository, CLASSIFIER), {"max_queue_delay": SLOW})
@@ -52,7 +52,7 @@ def tune(repository: Path, name: str, *words: str) -> Ended:
 
 
 def signalled(repository: Path, number: signal.Signals, *words: str) -> int:
-    """The exit code of a search that gets a signal after its first trial."""
+    """Return the exit code of a search that gets a signal after its first trial."""
     with subprocess.Popen(command(repository, CLASSIFIER, *words), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -141,7 +141,7 @@ def test_a_generator_is_tuned_through_its_streams(slowed: Path, tmp_path: Path) 
 
 
 @pytest.mark.full
-def test_a_target_that_nothing_keeps_ends_with_the_best_found(slowed: Path, tmp_path: Path) -> None:
+def test_an_slo_that_no_settings_keep_reports_the_best_found(slowed: Path, tmp_path: Path) -> None:
     output = tmp_path / "none.json"
     ended = tune(slowed, CLASSIFIER, *DELAY, "--slo", "latency<1us", "--apply", "--output", str(output))
     assert ended.returncode == 5

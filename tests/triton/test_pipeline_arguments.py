@@ -65,7 +65,7 @@ def answer(server: ServeProcess, model: str, parameters: dict[str, Any]) -> tupl
 
 
 @pytest.mark.parametrize("model", TAKEN)
-def test_arguments_that_say_what_is_done_anyway_change_no_answer(model: str, dialects: ServeProcess) -> None:
+def test_arguments_that_state_the_default_change_no_answer(model: str, dialects: ServeProcess) -> None:
     expected = answer(dialects, model, {})
     assert expected[0] == 200
     for parameters in TAKEN[model]:
@@ -73,14 +73,14 @@ def test_arguments_that_say_what_is_done_anyway_change_no_answer(model: str, dia
 
 
 @pytest.mark.parametrize(("model", "parameters", "words"), REFUSED)
-def test_others_are_refused_by_their_names(
+def test_unsupported_arguments_are_refused_by_name(
     model: str, parameters: dict[str, Any], words: str, dialects: ServeProcess
 ) -> None:
     status, refusal = answer(dialects, model, parameters)
     assert status == 400 and words in refusal["error"], refusal
 
 
-def test_one_score_where_not_all_are_wanted(dialects: ServeProcess) -> None:
+def test_return_all_scores_false_gives_the_best_label_only(dialects: ServeProcess) -> None:
     best = answer(dialects, "sentiment-fp32", {"top_k": 1})
     assert answer(dialects, "sentiment-fp32", {"return_all_scores": False}) == best
 

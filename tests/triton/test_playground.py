@@ -1,4 +1,4 @@
-"""The playground in a real browser, on a real server that wants a key."""
+"""The playground in a real browser, on a real server that requires a key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ERROR = "(document.querySelector('#error').hidden ? '' : document.querySelector(
 
 @pytest.fixture(scope="module")
 def tab(dialects: ServeProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
-    """The page, once its user has given the key."""
+    """The page, after its user has entered the key."""
     with chromium.tab(tmp_path_factory.mktemp("profile")) as opened:
         opened.resize(1400)
         opened.command("Page.navigate", url=dialects.http_url)
@@ -60,7 +60,7 @@ def fill(tab: chromium.Page, path: str, text: str) -> None:
 
 
 def run(tab: chromium.Page) -> str:
-    """The text of the answer to the request in the form, which is sent by keyboard."""
+    """Send the form by keyboard, and return the text of the answer."""
     tab.value("document.querySelector('#inputs textarea, #inputs input').focus()")
     tab.press("Enter", chromium.CONTROL)
     tab.wait_for(f"{IDLE} && !document.querySelector('#time').hidden || {ERROR}")
@@ -78,7 +78,7 @@ def codes(tab: chromium.Page) -> dict[str, str]:
 
 
 def output_of(name: str, code: str) -> str:
-    """What the pasted code prints."""
+    """Return the output of the displayed code."""
     if name == "curl":
         return subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -178,7 +178,7 @@ def test_rankings_have_the_scores_of_the_client_best_first(tab: chromium.Page, g
     assert labels == [texts[rank.index] for rank in grpc.rank(RANKER, "a town", texts)]
 
 
-def test_the_key_is_nowhere_on_the_page(tab: chromium.Page) -> None:
+def test_the_api_key_appears_nowhere_on_the_page(tab: chromium.Page) -> None:
     choose(tab, "sentiment-fp32")
     run(tab)
     assert API_KEY not in tab.value("document.documentElement.outerHTML")
@@ -208,7 +208,7 @@ def test_nothing_is_wider_than_the_window_and_every_control_has_a_label(width: i
         tab.resize(1400)
 
 
-def test_a_model_that_is_not_served_is_said_to_be_none(tab: chromium.Page) -> None:
+def test_a_link_to_an_unknown_model_shows_a_notice(tab: chromium.Page) -> None:
     tab.value("location.hash = '#model=senti%20ment'")
     tab.wait_for("document.querySelector('#model').hidden")
     assert "no model senti ment." in tab.value("document.querySelector('#notice').textContent")
@@ -246,7 +246,7 @@ def test_a_long_text_is_wrapped_in_the_code(tab: chromium.Page) -> None:
     assert tab.value("document.querySelector('pre').scrollWidth <= document.querySelector('pre').clientWidth")
 
 
-def test_the_api_is_a_page_with_the_fields_of_each_body(dialects: ServeProcess, tmp_path: Path) -> None:
+def test_the_docs_page_lists_the_fields_of_each_body(dialects: ServeProcess, tmp_path: Path) -> None:
     with chromium.tab(tmp_path) as page:
         page.command("Page.navigate", url=f"{dialects.http_url}/docs")
         page.wait_for("document.querySelectorAll('#paths details').length > 20")

@@ -1,4 +1,4 @@
-"""The ports of an embedded server: chosen, taken by others, lost while Triton starts."""
+"""Ports of an embedded server: chosen, already taken, or lost while Triton starts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_free_port_that_is_lost_while_triton_starts_is_replaced(
 
 
 def lose(use: str, port: int, always: bool) -> Callable[..., object]:
-    """`choose_ports` as if another process had taken `port` right after the look (the first time, or always)."""
+    """Return `choose_ports` as if another process took `port` right after the check (the first time, or always)."""
     calls: list[Ports] = []
 
     def choose(wanted: Ports, host: str) -> Ports:
@@ -68,7 +68,7 @@ def lose(use: str, port: int, always: bool) -> Callable[..., object]:
     return choose
 
 
-def test_ports_that_can_not_be_are_refused(repository: Path) -> None:
+def test_equal_or_out_of_range_ports_are_refused(repository: Path) -> None:
     with pytest.raises(UsageError, match="--http-port and --grpc-port"):
         EmbeddedServer(repository, http_port=9000, grpc_port=9000).start()
     for port in (-1, 65536):

@@ -1,4 +1,4 @@
-"""Embedders and cross-encoders through a real Triton, its other APIs and in this process, as sentence-transformers."""
+"""Embedders and cross-encoders with prompts answer as sentence-transformers, through every interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hfx.batch.models import Repository, open_model
 from hfx.cli import main
 from hfx.client import AsyncClient, Client
-from hfx.deploy.server_check import Dialect, target_model, connected, dialect_infer
+from hfx.deploy.server_check import Dialect, connected, dialect_infer, target_model
 from hfx.errors import RequestRefused, UsageError
 from hfx.exporter.verify import open_published
 from tests.rigs.checkpoints.published import export_checkpoint
@@ -52,7 +52,7 @@ SHORT = list(TEXTS[:5])
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The library's models, and where they are saved."""
+    """The library's models, and their folders."""
     folders = {name: tmp_path_factory.mktemp(name) for name in (*RECIPES, *RANKERS)}
     made = {name: write_embedder(folders[name], recipe) for name, recipe in RECIPES.items()}
     made |= {name: write_cross_encoder(folders[name], recipe) for name, recipe in RANKERS.items()}

@@ -1,4 +1,4 @@
-"""Models are published anew while they are served: no request fails, and each answer is of the old or of the new."""
+"""Models that are published again while served: no request fails, and each answer is of the old or new model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ensemble_scheduling { step [
 
 
 def write_echo(repository: Path, generation: str, broken: bool = False) -> None:
-    """An ensemble of two steps, each of which adds `generation` to the text; with `broken` the second does not load."""
+    """Write an ensemble of two steps that each add `generation` to the text; with `broken` the second does not load."""
     for step in ("echo_tokenize", "echo_net"):
         model = STEP.replace("GENERATION", generation)
         if broken and step == "echo_net":
@@ -140,7 +140,7 @@ def test_a_new_model_is_added_and_one_is_taken_out(repository: Path) -> None:
             server.loaded.reload("nonesuch")
 
 
-def test_a_single_model_and_a_change_of_kind(repository: Path, tmp_path: Path) -> None:
+def test_a_model_without_members_and_a_change_of_backend_are_reloaded(repository: Path, tmp_path: Path) -> None:
     write_model(repository, "single", PYTHON, MODEL)
     with started(repository) as server, Client(server.grpc_url) as client:
         write_folder(repository / "single", PYTHON, MODEL.replace("characters", "letters"))

@@ -1,4 +1,4 @@
-"""Generators that are published anew while they are served, and deaths of their processes with and without requests."""
+"""Generators that are published again while served, and deaths of their processes with and without requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def repository(published: Path, tmp_path: Path) -> Path:
 
 
 def publish_another(repository: Path) -> None:
-    """The model with a tokenizer that writes its 40 commonest words backwards: other texts of the same tokens."""
+    """Publish the model with a tokenizer that reverses its 40 commonest words: other texts of the same tokens."""
     path = repository / "stories_stream" / "1" / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -92,7 +92,7 @@ def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository
         assert server.stop()
 
 
-def test_a_batch_has_no_rows_of_a_model_that_came_meanwhile(
+def test_a_batch_job_gets_no_rows_from_a_model_reloaded_during_it(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batch, folder = CommandLine(repository, capsys), tmp_path / "job"
@@ -135,8 +135,8 @@ def test_an_idle_process_is_replaced_alone(repository: Path, killed: str) -> Non
 
 
 @pytest.mark.parametrize("killed", ["stories_stream", "stories"])
-def test_a_death_with_requests_inside_is_no_swap(repository: Path, killed: str) -> None:
-    """They would hang; with the whole server killed they break at once."""
+def test_a_model_whose_dead_process_had_requests_cannot_be_swapped(repository: Path, killed: str) -> None:
+    """Its requests would hang; when the whole server is killed they end at once."""
     ended: list[HfxError] = []
 
     def ask(url: str) -> None:
@@ -175,7 +175,7 @@ def test_a_death_with_requests_inside_is_no_swap(repository: Path, killed: str) 
 
 
 def hfx(*arguments: object) -> tuple[int, dict[str, Any]]:
-    """Exit code and result of a command."""
+    """Return exit code and result of a command."""
     done = subprocess.run([*HFX, *map(str, arguments), "--json"], capture_output=True, text=True, timeout=SECONDS)
     return done.returncode, json.loads(done.stdout)
 
@@ -184,9 +184,7 @@ def text_of(served: ServeProcess) -> str:
     return infer(served.http_url, "stories", PROMPT, max_tokens=20)
 
 
-def test_a_watching_server_follows_publications_and_a_served_model_is_removed_by_force(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_watching_server_follows_publications_and_forced_removals(repository: Path, tmp_path: Path) -> None:
     write_toy(repository)
     with serving(repository, "--watch") as served:
         old, server = text_of(served), served.server
@@ -211,7 +209,7 @@ def test_a_watching_server_follows_publications_and_a_served_model_is_removed_by
 
 
 def copy_slowly(source: Path, repository: Path, served: ServeProcess) -> None:
-    """The manifest is there, and the model does not load, before its last file is."""
+    """Copy the model so that its manifest is there before its last file; it does not load before then."""
     publish_another(source)
     shutil.copytree(source / "stories", repository / "stories")
     served.wait_for_words("The new version of stories can't be served")
@@ -220,7 +218,7 @@ def copy_slowly(source: Path, repository: Path, served: ServeProcess) -> None:
 
 
 def test_a_reload_tells_what_became_of_each_model(repository: Path) -> None:
-    assert hfx("reload", "--repository", repository)[0] == 5  # nobody serves it
+    assert hfx("reload", "--repository", repository)[0] == 5  # no server serves it
     with serving(repository) as served:
         old = text_of(served)
         assert next_command(repository, "stories") == f"Next: hfx reload stories --repository {repository}"

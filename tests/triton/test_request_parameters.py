@@ -1,4 +1,4 @@
-"""Settings as Triton's request parameters, in every way of asking: honoured or refused by name, never ignored."""
+"""Settings as Triton's request parameters, through every interface: honoured or refused by name, never ignored."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def text(events: list[Event]) -> str:
 
 
 @way
-def test_parameters_are_settings(way: str, writing_server: EmbeddedServer, recital: Recital) -> None:
+def test_request_parameters_set_generation_settings(way: str, writing_server: EmbeddedServer, recital: Recital) -> None:
     for parameters in ({"max_tokens": 5}, {"max_new_tokens": 5}, {"max_tokens": 5, "top_p": 1, "top_k": 1}):
         assert text(WAYS[way](writing_server, RECITAL, parameters)) == recital.text("a", 5)
     whole = recital.text("a", TOKENS)
@@ -118,13 +118,15 @@ def test_a_parameter_that_is_no_setting_is_refused(
 
 
 @way
-def test_parameters_of_triton_pass(way: str, writing_server: EmbeddedServer, recital: Recital) -> None:
+def test_tritons_own_parameters_are_accepted(way: str, writing_server: EmbeddedServer, recital: Recital) -> None:
     own = {name: value for name, value in TRITONS.items() if way != "gRPC infer" or not name.startswith("sequence")}
     assert text(WAYS[way](writing_server, RECITAL, {"max_tokens": 5, **own})) == recital.text("a", 5)
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_names_of_other_servers_are_taken(door: str, writing_server: EmbeddedServer, recital: Recital) -> None:
+def test_settings_may_be_sent_under_the_names_of_other_servers(
+    door: str, writing_server: EmbeddedServer, recital: Recital
+) -> None:
     whole = recital.text("a", TOKENS)
     asked = {"max_new_tokens": TOKENS, "stop": ["never said", whole[STOP]], "presence_penalty": 0.0}
     answer = DOORS[door](writing_server, Ask(RECITAL, "a", asked))
@@ -162,7 +164,7 @@ def test_parameters_that_contradict_their_tensors_are_refused(writing_server: Em
             post(writing_server, f"{model}/infer", json.dumps(body).encode())
 
 
-def test_numbers_of_an_encoder_are_bounded_below_only(writing_server: EmbeddedServer) -> None:
+def test_an_encoders_top_k_has_a_lower_bound_only(writing_server: EmbeddedServer) -> None:
     tensor = {"name": "top_k", "datatype": "INT32", "shape": [1, 1], "data": [0]}
     for body in ({"inputs": [TEXT, tensor]}, {"inputs": [TEXT], "parameters": {"top_k": -1}}):
         with pytest.raises(AskFailed, match=r"top_k must be at least 1, not (0|-1)"):

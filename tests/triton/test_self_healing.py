@@ -1,4 +1,4 @@
-"""`hfx serve` when parts of it are killed or stopped: service again, a line that says so, nothing left behind."""
+"""`hfx serve` recovers from killed and stopped processes, prints a line about it, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def flaky(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def answers(http_url: str) -> bool:
-    """Whether every model answers: the encoder, the generator through its relay, and by itself."""
+    """Return whether every model answers: the encoder, and the generator through its relay and directly."""
     try:
         assert infer(http_url, "toy", "four") == "4 characters"
         assert infer(http_url, "stories", "Once upon a time", max_tokens=3)
@@ -62,7 +62,7 @@ def stop(served: ServeProcess) -> None:
     assert left_behind() == []
 
 
-def test_whatever_is_killed_is_replaced_and_an_open_stream_of_it_broken(repository: Path) -> None:
+def test_each_killed_process_is_replaced_and_its_open_stream_broken(repository: Path) -> None:
     with serving(repository) as served:
         with urllib.request.urlopen(
             f"{served.http_url}/v2/models/ticks/generate_stream", b'{"text_input": "100000"}', timeout=60
@@ -107,7 +107,7 @@ def test_a_stopped_stub_is_found_by_a_probe_and_replaced(
 
 
 def test_a_stopped_engine_is_found_while_streams_come_in(repository: Path) -> None:
-    """Each stream that fails changes Triton's statistics, which is no progress; the relay hangs, hiding nothing."""
+    """Each failed stream changes Triton's statistics, which is not progress; the relay hangs and must not hide it."""
     ended = threading.Event()
 
     def keep_streaming(url: str) -> None:
@@ -132,8 +132,8 @@ def test_a_stopped_engine_is_found_while_streams_come_in(repository: Path) -> No
         stop(served)
 
 
-def test_what_triton_does_not_unload_is_no_open_request(repository: Path, temporary: Path) -> None:
-    """A request that fails because its engine is stopped keeps that loaded in Triton 2.51; `ticks` counts none."""
+def test_an_engine_that_triton_keeps_loaded_is_no_lost_request(repository: Path, temporary: Path) -> None:
+    """In Triton 2.51, a request that fails with its stopped engine keeps the engine loaded; `ticks` counts none."""
     with serving(repository) as served:
         stream = f"{served.http_url}/v2/models/stories_stream/generate"
         wait_until(lambda: answers(served.http_url))
@@ -184,7 +184,7 @@ def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, tempor
     assert left_behind() == []
 
 
-def test_too_many_failures_in_a_row_are_the_end(
+def test_too_many_failed_restarts_in_a_row_end_the_server(
     flaky: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
     repository, flag = flaky
@@ -287,7 +287,7 @@ def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_bac
         server.kill()
 
 
-def test_a_killed_hfx_serve_takes_its_server_along_and_the_next_one_sweeps(flaky: tuple[Path, Path]) -> None:
+def test_a_killed_hfx_serve_ends_triton_and_the_next_start_cleans_up(flaky: tuple[Path, Path]) -> None:
     with serving(flaky[0]) as served:
         group = served.server
         served.running.kill()

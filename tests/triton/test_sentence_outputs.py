@@ -1,4 +1,4 @@
-"""sentence-transformers' other models through `hfx serve`: several labels, vectors: sparse, static, of tokens."""
+"""Other models of sentence-transformers through `hfx serve`: several labels; sparse, static and token vectors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SCORED = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path]]:
-    """The library's models, and where they are saved."""
+    """The library's models, and their folders."""
     folders = {name: tmp_path_factory.mktemp(name) for name in (PAIRS, SPARSE, DENSE, TOKENS, STATIC, ROUTED)}
     prompted = {"prompts": {"query": "the dog: "}}
     made = {
@@ -83,7 +83,7 @@ def test_predict_has_the_scores_of_the_library(client: Client, references: dict[
         client.predict(PAIRS, ["ab"])  # type: ignore[list-item]
 
 
-def test_other_apis_have_labels(served: ServeProcess, references: dict[str, Any]) -> None:
+def test_other_apis_have_the_labels_and_scores_of_predict(served: ServeProcess, references: dict[str, Any]) -> None:
     raw, softmaxed = predicted(references), predicted(references, apply_softmax=True)
     pairs = [list(pair) for pair in SCORED]
     status, _, answer = call(served, f"/models/{PAIRS}/predict", {"inputs": pairs})
@@ -114,7 +114,9 @@ def test_other_apis_have_labels(served: ServeProcess, references: dict[str, Any]
         ("predict", {"inputs": ["a", 3]}, 422),
     ],
 )
-def test_what_ranks_nothing_is_refused(path: str, body: Any, status: int, served: ServeProcess) -> None:
+def test_invalid_requests_to_a_multi_label_cross_encoder_are_refused(
+    path: str, body: Any, status: int, served: ServeProcess
+) -> None:
     answered, _, answer = call(served, f"/models/{PAIRS}/{path}", body)
     assert answered == status, answer
 
@@ -147,7 +149,9 @@ def test_static_vectors_are_those_of_the_library(
     assert status == 200 and len(answer["data"]) == len(SHORT[2:])
 
 
-def test_sparse_vectors_have_what_is_not_0(client: Client, served: ServeProcess, references: dict[str, Any]) -> None:
+def test_sparse_vectors_list_the_nonzero_values(
+    client: Client, served: ServeProcess, references: dict[str, Any]
+) -> None:
     model = references[SPARSE][0]
     expected = np.stack([model.encode([text], convert_to_sparse_tensor=False)[0].numpy() for text in SHORT])
     vectors = client.embed(SPARSE, SHORT)
@@ -161,7 +165,7 @@ def test_sparse_vectors_have_what_is_not_0(client: Client, served: ServeProcess,
     assert call(served, f"/models/{SPARSE}/info")[2]["model_type"] == {"embedding": {"pooling": "splade-max"}}
 
 
-def test_queries_that_are_looked_up_are_those_of_the_library(
+def test_vectors_of_a_router_equal_those_of_the_library(
     client: Client, served: ServeProcess, references: dict[str, Any]
 ) -> None:
     model = references[ROUTED][0]
@@ -176,7 +180,7 @@ def test_queries_that_are_looked_up_are_those_of_the_library(
 
 
 @pytest.mark.parametrize("path", ["/embed_all", f"/models/{TOKENS}/embed_all"])
-def test_vectors_of_tokens_are_those_of_the_library(
+def test_token_vectors_equal_those_of_the_library(
     path: str, client: Client, served: ServeProcess, references: dict[str, Any]
 ) -> None:
     encode = references[TOKENS][0].encode
@@ -215,7 +219,7 @@ def test_vectors_of_tokens_are_those_of_the_library(
         (f"/models/{SPARSE}/embed_sparse", {"inputs": ["a"] * 600}, 413),
     ],
 )
-def test_what_has_no_sparse_vectors_is_refused(path: str, body: Any, status: int, served: ServeProcess) -> None:
+def test_the_wrong_kind_of_embedding_is_refused(path: str, body: Any, status: int, served: ServeProcess) -> None:
     answered, _, answer = call(served, path, body)
     assert answered == status, answer
 

@@ -1,4 +1,4 @@
-"""`hfx serve --shadow`: answers of a real server beside those of a reference, by Triton's protocol and a dialect."""
+"""`hfx serve --shadow`: a real server's answers compared with a reference, by Triton's protocol and a dialect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def parity(server: ServeProcess) -> dict[str, float]:
-    """The samples of `hfx_parity_*` by verdict, reason or kind of limit."""
+    """Return the samples of `hfx_parity_*` by verdict, reason or kind of limit."""
     with urllib.request.urlopen(f"{server.http_url}/metrics", timeout=SECONDS) as answer:
         lines = [line for line in answer.read().decode().splitlines() if line.startswith("hfx_parity_")]
     return {line.split('"')[-2]: float(line.split()[-1]) for line in lines}

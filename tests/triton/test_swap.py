@@ -1,4 +1,4 @@
-"""Single models of a running server are replaced while the others serve."""
+"""One model of a running server is replaced while the others serve."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 class Supervised:
-    """A private server that a thread keeps serving; `lines` are its reports, `faults` its verdicts in turn."""
+    """A private server that a thread keeps serving; `lines` are its reports, `faults` its verdicts in order."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server = server
@@ -67,7 +67,7 @@ def supervised(repository: Path) -> Iterator[Supervised]:
 
 
 class Callers:
-    """Threads that call `model` until `end`; how often they were answered, and what they got instead."""
+    """Threads that call `model` until `end`; they count answers and keep failures."""
 
     def __init__(self, server: EmbeddedServer, model: str, count: int = 2) -> None:
         self.answers = 0
@@ -89,7 +89,7 @@ class Callers:
                     self.answers += 1
 
     def wait_for_answers(self, more: int = 20) -> None:
-        """Return when `more` calls have been answered."""
+        """Wait for `more` answered calls."""
         enough = self.answers + more
         try:
             wait_until(lambda: self.answers >= enough, "answers")
@@ -102,7 +102,7 @@ class Callers:
             thread.join()
 
 
-def test_callers_of_another_model_notice_nothing_of_a_death(repository: Path) -> None:
+def test_a_dead_process_does_not_disturb_callers_of_other_models(repository: Path) -> None:
     with supervised(repository) as served:
         others, callers = Callers(served.server, "other"), Callers(served.server, "toy")
         for number in (1, 2):
@@ -115,7 +115,7 @@ def test_callers_of_another_model_notice_nothing_of_a_death(repository: Path) ->
         others.end()
         assert others.failures == []
         assert all("toy_tokenize" in failure for failure in callers.failures), callers.failures
-        assert len(callers.failures) <= 20  # what was inside the dead processes: each takes a second to fail
+        assert len(callers.failures) <= 20  # requests inside the dead processes: each takes a second to fail
         assert served.server.pid == served.pid
 
 
@@ -211,7 +211,7 @@ def test_only_this_user_loads_and_unloads(repository: Path) -> None:
 
 
 def test_a_death_under_open_streams_is_no_swap(repository: Path) -> None:
-    """They would hang in Triton 2.51; with the whole server killed they break at once."""
+    """The streams would hang in Triton 2.51; when the whole server is killed they end at once."""
     write_ticks(repository)
     with EmbeddedServer(repository, private=True) as server:
         assert server.loaded.can_swap(["toy_tokenize"])

@@ -1,4 +1,4 @@
-"""Text ranking through a real Triton and in this process, against the checkpoint in transformers."""
+"""Text ranking through a real Triton and locally, compared with the checkpoint in transformers."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_scores_equal_the_checkpoints(grpc: Client, logits: list[float]) -> None
     assert {each.index for each in ranks if each.truncated_tokens} == {3, *range(61, 75)}
 
 
-def test_other_ways_give_the_same_scores_to_the_bit(grpc: Client, dialects: ServeProcess, many_tasks: Path) -> None:
-    """Alone over gRPC, in batches of the front, and in this process."""
+def test_every_interface_gives_bit_equal_scores(grpc: Client, dialects: ServeProcess, many_tasks: Path) -> None:
+    """The scores are computed alone over gRPC, in batches of the front, and in this process."""
     ranks = grpc.rank(RANKER, QUERY, TEXTS)
 
     async def ask() -> Any:
@@ -65,7 +65,7 @@ def test_other_ways_give_the_same_scores_to_the_bit(grpc: Client, dialects: Serv
     assert [local[each.index]["score"] for each in ranks] == [each.score for each in ranks]
 
 
-def test_what_can_not_be_ranked_is_refused(grpc: Client, dialects: ServeProcess) -> None:
+def test_invalid_ranking_requests_are_refused(grpc: Client, dialects: ServeProcess) -> None:
     assert grpc.rank(RANKER, QUERY, []) == []
     with pytest.raises(UsageError, match="one string"):
         grpc.rank(RANKER, QUERY, "a text")

@@ -1,4 +1,4 @@
-"""Requests with a text on which the tokenizers library panics, by pyo3's PanicException, which is no Exception."""
+"""Texts on which the tokenizers library panics: pyo3's PanicException is not a subclass of Exception."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.rigs.servers.serve_process import infer, post
 
 pytestmark = pytest.mark.triton
 
-# Two white spaces of which one takes those before it, and one those behind it.
+# Two white-space tokens: one strips the spaces before it, one those behind it.
 SPACES = ({"content": " ", "lstrip": True}, {"content": "\t", "rstrip": True}, {"content": "  ", "rstrip": True})
 USUAL = "a lovely garden"
 
 
 def break_tokenizer(path: Path) -> str:
-    """Put SPACES in the place of other tokens of the tokenizer.json at `path`; a text on which it panics."""
+    """Replace other tokens in the tokenizer.json at `path` by SPACES; return a text on which it panics."""
     content = json.loads(path.read_text(encoding="utf-8"))
     vocabulary, merges = content["model"]["vocab"], content["model"].get("merges", [])
     last = ["".join(merge) for merge in merges[-len(SPACES) :]] or list(vocabulary)[-len(SPACES) :]
@@ -51,7 +51,7 @@ def break_tokenizer(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedServer, dict[str, str]]]:
-    """A server of an encoder and a generator, and by model a text on which its tokenizer panics."""
+    """A server of an encoder and a generator, and for each model a text on which its tokenizer panics."""
     folder = tmp_path_factory.mktemp("repository")
     export_zoo("sentiment-distilbert", folder, "sentiment", "fp32", "onnxruntime")
     export_zoo("stories-gpt2", folder, "stories", "fp32", "onnxruntime", slots=8)

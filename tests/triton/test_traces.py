@@ -1,4 +1,4 @@
-"""One trace of a request from the front through Triton's queue and all steps of a model, sampled requests alone."""
+"""One trace of a request from the front through Triton's queue and all steps of a model, for sampled requests only."""
 
 from __future__ import annotations
 

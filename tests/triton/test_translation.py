@@ -1,4 +1,4 @@
-"""A translator on a real Triton: languages are a request's own, by every door and by the client."""
+"""A translator on a real Triton: each request names its languages, through every interface and the client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def expected(writers: Path) -> list[Answer]:
     return in_process(writers, ASKS)
 
 
-def test_every_door_takes_languages(writing_server: EmbeddedServer, expected: list[Answer]) -> None:
+def test_every_interface_takes_languages(writing_server: EmbeddedServer, expected: list[Answer]) -> None:
     assert len({answer.text for answer in expected}) > 1
     for name, door in DOORS.items():
         assert [door(writing_server, ask) for ask in ASKS] == expected, name
