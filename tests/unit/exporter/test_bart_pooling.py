@@ -1,4 +1,4 @@
-"""A BART classifier reads each row at its own last "</s>", whatever its neighbours spell."""
+"""A BART classifier pools each row at its own last "</s>", whatever other rows contain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def logits(graph: onnx.ModelProto, *rows: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_alone_is_torch_s(graph: onnx.ModelProto, model: Any, name: str) -> None:
+def test_a_single_row_has_the_logits_of_torch(graph: onnx.ModelProto, model: Any, name: str) -> None:
     with torch.no_grad():
         wanted = model(input_ids=torch.tensor([ROWS[name]])).logits.numpy()
     np.testing.assert_allclose(logits(graph, ROWS[name]), wanted, atol=2e-5)  # sums of float32, by other kernels
@@ -59,12 +59,12 @@ def test_rows_of_different_counts_are_the_same_alone_and_in_a_batch(graph: onnx.
         np.testing.assert_array_equal(logits(graph, row)[0], answer)
 
 
-def test_padding_that_is_spelled_as_the_end_is_no_end(graph: onnx.ModelProto, model: Any) -> None:
+def test_padding_with_the_end_token_does_not_move_the_pooled_position(graph: onnx.ModelProto, model: Any) -> None:
     padded = build_graph(model, usual_kind("text-classification"), EOS, None)
     rows = [ROWS["a pair"], ROWS["one end"], ROWS["short"]]
     np.testing.assert_allclose(logits(padded, *rows), logits(graph, *rows), atol=1e-5)
 
 
-def test_the_model_computes_as_before_after_an_export(graph: onnx.ModelProto, model: Any) -> None:
+def test_an_export_leaves_the_eos_check_of_the_model_in_place(graph: onnx.ModelProto, model: Any) -> None:
     with pytest.raises(ValueError, match="same number of <eos>"):
         model(input_ids=torch.tensor([[BOS, 5, EOS], [BOS, EOS, EOS]]))

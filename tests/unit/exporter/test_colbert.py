@@ -1,4 +1,4 @@
-"""ColBERT checkpoints of PyLate and of Stanford's library: their vectors, and what is refused of them."""
+"""ColBERT checkpoints of PyLate and of Stanford's library: their vectors, and refused variants."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def answers(model: LocalModel, role: str, texts: Sequence[str] = TEXTS) -> list[
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The settings of a checkpoint by PyLate's names."""
+    """Return the settings of a checkpoint by PyLate's names."""
     if not (folder / "artifact.metadata").is_file():
         stated = json.loads((folder / "config_sentence_transformers.json").read_text())
         return PYLATE | {"document_length": 180} | stated
@@ -85,10 +85,10 @@ def settings_of(folder: Path) -> dict[str, Any]:
 
 
 def published(folder: Path, role: str, texts: Sequence[str]) -> list[tuple[list[int], list[int], list[bool], Any]]:
-    """Token ids, mask, which tokens have vectors, and these, by the published formula (Khattab and Zaharia 2020).
+    """Return token ids, mask, the tokens with vectors, and the vectors, by the published formula.
 
-    normalize(linear(BERT("[CLS] [Q] q [SEP] [MASK] ..."))) of a query, normalize(linear(BERT("[CLS] [D] d [SEP]"))) of
-    a document without its punctuation.
+    The formula (Khattab and Zaharia 2020) is normalize(linear(BERT("[CLS] [Q] q [SEP] [MASK] ..."))) for a query and
+    normalize(linear(BERT("[CLS] [D] d [SEP]"))) for a document, without its punctuation.
     """
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -117,7 +117,7 @@ def published(folder: Path, role: str, texts: Sequence[str]) -> list[tuple[list[
 
 
 def dense_layers(folder: Path) -> list[Callable[[Any], Any]]:
-    """The linears behind the transformer, with their activations and residuals."""
+    """Return the linears behind the transformer, with their activations and residuals."""
     import torch
     from safetensors.torch import load_file
 
@@ -137,8 +137,8 @@ def dense_layers(folder: Path) -> list[Callable[[Any], Any]]:
 
 
 @pytest.mark.parametrize("name", thinned(CASES))
-def test_vectors_are_those_of_the_libraries(tmp_path: Path, name: str) -> None:
-    """Of the published formula; of sentence-transformers, and the tokens that PyLate 1.6 was recorded to read."""
+def test_vectors_equal_those_of_pylate_and_sentence_transformers(tmp_path: Path, name: str) -> None:
+    """Expected are the published formula, sentence-transformers, and recorded tokens of PyLate 1.6."""
     from sentence_transformers import MultiVectorEncoder
 
     folder = CASES[name](tmp_path / "model")
@@ -195,7 +195,7 @@ def test_roles_share_a_batch_and_a_text_without_one_is_a_document(tmp_path: Path
 
 
 def test_a_copy_of_the_transformer_is_left_alone(tmp_path: Path) -> None:
-    """As in a folder that both libraries open, by modules of a copy and by the files beside them."""
+    """A folder that both libraries open has modules with a copy, and the transformer's files beside them."""
     folder = write_stanford(tmp_path / "model")
     modules = [{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
     (folder / "modules.json").write_text(
@@ -207,7 +207,7 @@ def test_a_copy_of_the_transformer_is_left_alone(tmp_path: Path) -> None:
 
 
 def with_code_of_its_own(folder: Path) -> Path:
-    """As jina-colbert-v2: an XLM-R's name, code elsewhere, and that code's tensors."""
+    """Make a checkpoint like jina-colbert-v2: an XLM-R's name, code elsewhere, and that code's tensors."""
     from safetensors.torch import load_file, save_file
 
     write_stanford(folder)
@@ -240,7 +240,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], type[SourceError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_is_named(tmp_path: Path, name: str) -> None:
+def test_each_unsupported_colbert_checkpoint_is_refused_with_a_fix(tmp_path: Path, name: str) -> None:
     write, error, message = REFUSED[name]
     folder = write(tmp_path / "model")
     with pytest.raises(error, match=message) as caught:

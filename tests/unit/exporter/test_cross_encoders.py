@@ -1,4 +1,4 @@
-"""Cross-encoders written by sentence-transformers, exported wholly, score as its predict does."""
+"""Cross-encoders saved by sentence-transformers score like its predict after an export."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def scores(model: LocalModel, pairs: list[tuple[str, str]], **options: Any) -> l
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_scores_are_those_of_predict(tmp_path: Path, name: str) -> None:
+def test_scores_of_one_label_equal_those_of_predict(tmp_path: Path, name: str) -> None:
     reference = write_cross_encoder(tmp_path, RECIPES[name])
     assert export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model").task == "text-ranking"
     model = LocalModel.open(tmp_path / "repository", "model")
@@ -126,7 +126,7 @@ def test_int8_scores_of_several_labels_are_measured_by_the_best(tmp_path: Path) 
     assert [scores(model, [pair])[0] for pair in PAIRS] == found
 
 
-def test_the_softmax_of_one_score_is_no_option(tmp_path: Path) -> None:
+def test_apply_softmax_is_not_offered_for_a_single_score(tmp_path: Path) -> None:
     write_cross_encoder(tmp_path, RECIPES["plain"])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     assert "apply_softmax" not in (tmp_path / "repository/model/config.pbtxt").read_text(encoding="utf-8")

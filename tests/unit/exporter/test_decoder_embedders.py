@@ -1,5 +1,7 @@
-"""Decoders that sentence-transformers wrote as embedders (as Qwen3-Embedding and EmbeddingGemma) answer as encode does,
-whichever side the library pads on."""
+"""Decoders saved as embedders by sentence-transformers answer like its encode, with padding on either side.
+
+Qwen3-Embedding and EmbeddingGemma are such models.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -
 
 # The library pads one of Qwen and Gemma on the left, the other on the right.
 @pytest.mark.parametrize("name", [full(name) if "padded" in name else name for name in RECIPES])
-def test_vectors_are_those_of_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
+def test_decoder_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     model = LocalModel.open(tmp_path / "repository", "model")
@@ -113,7 +115,7 @@ def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path, name: str) -
 
 
 def test_a_folder_that_names_a_generator_is_an_embedder(tmp_path: Path) -> None:
-    """As Qwen3-Embedding was published, by transformers 4: its class is the generator's, and it has no head."""
+    """transformers 4 published Qwen3-Embedding so: its class is the generator's, and it has no head."""
     folder = tmp_path / "model"
     write_embedder(tmp_path, RECIPES["qwen"])
     edit_json(folder / "config.json", architectures=["Qwen3ForCausalLM"], transformers_version="4.51.3")

@@ -1,4 +1,4 @@
-"""Decoders as re-rankers score as sentence-transformers' CrossEncoder, and as the model card of Qwen3-Reranker."""
+"""Decoders as re-rankers score like sentence-transformers' CrossEncoder and like Qwen3-Reranker's model card."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def plan_of(folder: Path, **options: Any) -> Plan:
 
 
 def check(reference: Any, model: LocalModel, pairs: list[tuple[str, str]], **chosen: Any) -> None:
-    """Scores are those of `predict` alone and, padded on the left, in a batch; to the bit the same alone and in any."""
+    """Check that scores equal those of `predict`, alone and in a left-padded batch, with the same bits in any batch."""
     found = scores(model, pairs, **chosen)
     expected = np.array([reference.predict([pair], **chosen)[0] for pair in pairs])
     assert len(np.unique(expected.round(4), axis=0)) >= 9
@@ -101,7 +101,7 @@ def test_scores_of_two_logits_are_those_of_predict(tmp_path: Path, name: str) ->
 
 
 def card_scores(folder: Path, pairs: list[tuple[str, str]], instruction: str, longest: int) -> list[float]:
-    """What the model card of Qwen3-Reranker computes, each pair alone."""
+    """Return the scores by the model card of Qwen3-Reranker, each pair alone."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
@@ -188,7 +188,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_templates_that_are_no_texts_around_fields_are_refused(
+def test_templates_that_are_not_texts_around_the_fields_are_refused(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hfx.exporter.encoder.pair_templates.SECONDS", 1.0)
@@ -197,7 +197,7 @@ def test_templates_that_are_no_texts_around_fields_are_refused(
         plan_of(tmp_path, task=Task.TEXT_RANKING)
 
 
-def test_what_makes_other_scores_is_refused(tmp_path: Path) -> None:
+def test_settings_that_would_change_the_scores_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     write_logit_ranker(tmp_path, Ranker())
     assert plan_of(folder).task.task == Task.TEXT_RANKING

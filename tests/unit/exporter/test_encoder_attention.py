@@ -1,4 +1,4 @@
-"""Which attentions of the architectures are operators, what their layers are made of, and that padding is skipped."""
+"""Attentions that become one operator, the operators of a layer, and skipped padding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FORMS |= {kind: {"SelfAttentionRotary"} for kind in ("eurobert", "modernbert", "
 FORMS |= {kind: {"SelfAttentionHeads"} for kind in ("esm", "roformer")}  # scaled, or rotated in other pairs
 FORMS |= {
     kind: {"SelfAttention", "SelfAttentionHeads"} for kind in ("bart", "mbart")
-}  # whose decoders attend to what encoders made
+}  # whose decoders attend to the encoder's output
 # One architecture of each kind of graph; the others, whose graphs are like one of these, in make test-full.
 KINDS = ("bart", "bert", "convbert", "deberta", "deberta-v2", "esm", "eurobert", "mobilebert", "modernbert", "mpnet",
          "nomic_bert", "roformer")  # fmt: skip
@@ -48,7 +48,7 @@ WITH_OPERATORS = [ARCHITECTURES[kind] for kind in sorted(set(tiny_encoders.CONFI
 
 @cache
 def embedder(model_type: str) -> tuple[onnx.ModelProto, Quantized]:
-    """The float graph of an architecture's embeddings, with scores so large that places matter, and its int8 form."""
+    """Return the float graph of a model type's embeddings, in which positions matter much, and its int8 graph."""
     model = tiny_encoders.build(model_type, EMBEDDINGS.auto_class, num_attention_heads=2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -59,8 +59,8 @@ def embedder(model_type: str) -> tuple[onnx.ModelProto, Quantized]:
 
 
 @pytest.mark.parametrize("width", [1, 16, 41])
-def test_attention_is_one_linear_and_one_operator(width: int) -> None:
-    """With the library and without, in a batch with padding, near the float graph."""
+def test_attention_becomes_one_linear_and_one_operator(width: int) -> None:
+    """The answers are near the float graph's, with the library and without, in a batch with padding."""
     bert = tiny_checkpoints.bert("ForSequenceClassification")
     bert.set_attn_implementation("eager")  # as exports load it
     graph = build_graph(bert, usual_kind("text-classification"), 0, None)
@@ -88,7 +88,7 @@ def test_the_attention_of_an_architecture_is_an_operator_or_stays_as_traced(mode
 
 
 def test_deberta_without_a_convolution_skips_padding() -> None:
-    """As its third version is."""
+    """DeBERTa's third version has no convolution."""
     model = tiny_encoders.build("deberta-v2", EMBEDDINGS.auto_class, num_attention_heads=2, conv_kernel_size=0)
     assert row_wise(build_graph(model, EMBEDDINGS, 1, make_pooler(Pooling(("cls",)))), LEVELS).skips_padding
 
@@ -108,7 +108,7 @@ def test_keys_that_heads_share_are_read_by_head() -> None:
 
 @pytest.mark.parametrize("model_type", WITH_OPERATORS)
 def test_operators_of_attention_answer_like_the_float_graph(model_type: str) -> None:
-    """With the library and without, in a batch with padding."""
+    """They do with the library and without, in a batch with padding."""
     graph, quantized = embedder(model_type)
     random, shape = np.random.default_rng(0), (ROWS, 24)
     ids = random.integers(5, tiny_encoders.VOCABULARY, shape).astype(np.int32)
@@ -143,7 +143,7 @@ def test_gates_of_a_layer_are_the_operators_own(model_type: str, activation: str
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(threads: int) -> None:
-    """12 widths, 64 row counts: 768 batches."""
+    """12 widths and 64 row counts make 768 batches."""
     bert = tiny_checkpoints.bert("ForSequenceClassification", max_position_embeddings=128)
     bert.set_attn_implementation("eager")  # as exports load it
     graph = row_wise(build_graph(bert, usual_kind("text-classification"), 0, None), LEVELS).model
@@ -160,7 +160,7 @@ def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(thread
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
 @pytest.mark.parametrize("model_type", sorted(set(tiny_encoders.CONFIGS) - TRACED))
 def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) -> None:
-    """The embedding of a text whose mask has a hole, of one without any token that is shown, and of others."""
+    """The texts include one whose mask has a hole and one without any unmasked token."""
     _, quantized = embedder(model_type)
     run = onnx_toys.session(quantized.model, operators=library(), threads=2)
     inputs = {value.name for value in quantized.model.graph.input}
@@ -186,7 +186,7 @@ def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) 
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
 @pytest.mark.parametrize("name", ["token-classification", "question-answering", "zero-shot-classification"])
 def test_requests_of_other_widths_leave_every_output_of_a_request_as_it_is(name: str, tmp_path: Path) -> None:
-    """Of several sequences a row, too, of which some are empty."""
+    """The rows include rows of several sequences, some of which are empty."""
     task = usual_kind(name)
     model = tiny_encoders.build("bert", task.auto_class, num_attention_heads=2)
     quantized = row_wise(build_graph(model, task, 1, None), LEVELS)
@@ -228,7 +228,7 @@ def answer(
     mask: np.ndarray,
     inputs: Container[str] = (names.INPUT_IDS, names.ATTENTION_MASK, names.TOKEN_TYPE_IDS, names.ITEM_SHAPE),
 ) -> np.ndarray:
-    """The output for padded rows of a graph that has these inputs."""
+    """Return the output of a graph with these inputs for padded rows."""
     rows, width = ids.shape
     feed = {names.INPUT_IDS: ids.reshape(-1), names.ATTENTION_MASK: mask.reshape(-1)}
     feed[names.TOKEN_TYPE_IDS] = np.zeros(ids.size, np.int32)

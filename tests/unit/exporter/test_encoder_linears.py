@@ -1,4 +1,4 @@
-"""Which nodes of a traced graph become one operator, and that it computes the same natively and without the library."""
+"""Nodes of a traced graph that become one operator, which computes the same natively and by its definition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWN = "hfx"
 
 
 def traced(module: nn.Module, *inputs: torch.Tensor) -> onnx.ModelProto:
-    """The graph of `module`, as an encoder's is traced and cleaned; its inputs are x0, x1, ..., rows first."""
+    """Return the graph of `module`, traced and cleaned as an encoder's; its inputs are x0, x1, ..., rows first."""
     given = [f"x{place}" for place in range(len(inputs))]
     written = io.BytesIO()
     torch.onnx.export(
@@ -43,12 +43,12 @@ def traced(module: nn.Module, *inputs: torch.Tensor) -> onnx.ModelProto:
 
 
 def kinds(model: onnx.ModelProto) -> Counter[str]:
-    """The number of hfx's own operators by type."""
+    """Return the number of hfx's own operators by type."""
     return Counter(node.op_type for node in model.graph.node if node.domain == OWN)
 
 
 def near(model: onnx.ModelProto, quantized: onnx.ModelProto, *inputs: torch.Tensor) -> None:
-    """The quantized graph answers like the float one, with the library and without."""
+    """Check that the quantized graph answers like the float one, with the library and without."""
     feed = {f"x{place}": value.numpy() for place, value in enumerate(inputs)}
     (want,) = onnx_toys.run(model, **feed)
     for path in LIBRARIES:
@@ -98,7 +98,7 @@ def test_every_way_to_write_an_activation_is_known(kind: str, operator: str) -> 
 
 
 class AlsoRead(nn.Module):
-    """What goes into the activation is an output, too."""
+    """A module in which the input of the activation is an output, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def test_an_activation_whose_input_is_read_elsewhere_stays() -> None:
 
 
 class Gated(nn.Module):
-    """activation(gate) * value, of one tensor or of two; `kept`: the value is an output, too."""
+    """activation(gate) * value, of one tensor or of two; with `kept`, the value is an output, too."""
 
     def __init__(self, kind: str, biased: bool = True, kept: bool = False) -> None:
         super().__init__()

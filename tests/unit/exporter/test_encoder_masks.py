@@ -1,4 +1,4 @@
-"""A traced graph whose masks are simplified answers as before, to the bit; masks that say more are left alone."""
+"""Simplified masks leave a traced graph's answers bit equal; masks with more information are left alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def simplified(graph: onnx.ModelProto, longest: int = LONG) -> onnx.ModelProto:
 
 
 def opened(graph: onnx.ModelProto) -> Callable[[list[int], bool], list[object]]:
-    """What answers a batch of rows of given widths; some of their tokens are masked, or none."""
+    """Return a function that answers a batch of rows of the given widths, with some masked tokens or without."""
     return partial(answers, onnx_toys.session(graph), {value.name for value in graph.graph.input})
 
 
@@ -62,8 +62,8 @@ def answers(run: Callable[..., Any], inputs: set[str], widths: list[int], masked
 @pytest.mark.parametrize(
     "model_type", [kind if kind in KINDS else full(kind) for kind in sorted(tiny_encoders.CONFIGS)]
 )
-def test_answers_are_the_same_to_the_bit(model_type: str, heads: int) -> None:
-    """The scores of one head have the shape of a mask, and without weights its values."""
+def test_simplified_masks_leave_answers_bit_equal(model_type: str, heads: int) -> None:
+    """With one head, scores have the shape of a mask, and without weights also its values."""
     graph = traced(model_type, **tiny_encoders.of_heads(model_type, heads))
     changed = simplified(graph)
     int8 = [row_wise(each, LEVELS) for each in (graph, changed)]
@@ -76,13 +76,13 @@ def test_answers_are_the_same_to_the_bit(model_type: str, heads: int) -> None:
     assert (fewer == 0) if model_type in OTHERS else (fewer > 0)
 
 
-def test_a_window_is_kept_that_only_a_long_text_leaves() -> None:
-    """ModernBERT's layers of all tokens get the small mask, those of a window of 17 tokens keep theirs."""
+def test_a_window_mask_stays_if_texts_can_exceed_the_window() -> None:
+    """ModernBERT's global layers get the simple mask; layers with a window of 17 tokens keep theirs."""
     graph = traced("modernbert", local_attention=32)
     whole, windowed, all_alike = map(opened, (graph, simplified(graph), simplified(graph, SHORT)))
     assert windowed([LONG], False) == whole([LONG], False) != all_alike([LONG], False)
 
 
-def test_models_of_longer_texts_are_left_as_they_are() -> None:
+def test_masks_of_models_for_longer_texts_are_left_alone() -> None:
     graph = traced("bert")
     assert simplified(graph, LONGEST + 1) == clean(copy.deepcopy(graph))

@@ -52,7 +52,7 @@ def scores(repository: Path, name: str, requests: list[dict[str, str]]) -> Any:
     return np.array([answer[names.SCORE][0] for answer in LocalModel.open(repository, name).infer_all(requests)])
 
 
-def test_configuration_manifest_and_list_say_what_it_is_computed_in(repository: Path) -> None:
+def test_configuration_manifest_and_list_state_the_cpu_math(repository: Path) -> None:
     listed = {entry.name: entry for entry in models(repository)}
     for name, math in ((EXACT, "fp32"), (ROUNDED, "bf16")):
         choices: Any = listed[name].manifest.choices  # type: ignore[union-attr]
@@ -67,20 +67,20 @@ def test_configuration_manifest_and_list_say_what_it_is_computed_in(repository: 
     assert lint(repository) == []
 
 
-def test_answers_are_close_to_those_of_float32_and_not_equal(repository: Path, requests: list[dict[str, str]]) -> None:
+def test_bfloat16_answers_are_close_but_not_equal_to_float32(repository: Path, requests: list[dict[str, str]]) -> None:
     exact, rounded = scores(repository, EXACT, requests), scores(repository, ROUNDED, requests)
     np.testing.assert_allclose(rounded, exact, atol=0.05)
     assert (rounded != exact).mean() > 0.9
 
 
-def test_without_the_instructions_it_answers_as_the_float32_export_to_the_bit(
+def test_without_bfloat16_instructions_answers_equal_the_float32_export(
     repository: Path, requests: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "CPUINFO", tmp_path / "without_flags")
     np.testing.assert_array_equal(scores(repository, ROUNDED, requests), scores(repository, EXACT, requests))
 
 
-def test_it_is_verified_by_limits_of_its_own(repository: Path) -> None:
+def test_a_bfloat16_export_is_verified_by_its_own_limits(repository: Path) -> None:
     ask = LocalModel.open(repository, ROUNDED).infer_all
     figures = against_checkpoint(open_published(repository, ROUNDED), ask, "cpu", None)
     assert LIMITS["fp32"].drift < figures["mean_drift"] <= LIMITS["bf16"].drift
@@ -88,7 +88,7 @@ def test_it_is_verified_by_limits_of_its_own(repository: Path) -> None:
         against_checkpoint(open_published(repository, EXACT), ask, "cpu", None)
 
 
-def test_answers_that_differ_too_much_are_not_published(tmp_path: Path) -> None:
+def test_a_bfloat16_export_that_differs_too_much_is_not_published(tmp_path: Path) -> None:
     export_zoo("entities-bert", tmp_path, EXACT, "fp32", "openvino", max_drop=0.0)
     with pytest.raises(VerificationFailed, match="fp32 file for CPU in bfloat16 does not answer like the checkpoint"):
         export_checkpoint(zoo.checkpoint("entities-bert"), tmp_path, name=ROUNDED, **BFLOAT16, max_drop=0.0)
@@ -96,10 +96,8 @@ def test_answers_that_differ_too_much_are_not_published(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_text_has_the_same_bits_in_batches_of_the_widths_and_row_counts_that_are_run(
-    tmp_path: Path, threads: int
-) -> None:
-    """Every width and number of rows of a run up to 96 tokens."""
+def test_a_text_has_the_same_bits_at_every_width_and_row_count_of_a_run(tmp_path: Path, threads: int) -> None:
+    """The batches have every width and number of rows of a run up to 96 tokens."""
     bert = tiny_checkpoints.bert("ForSequenceClassification", max_position_embeddings=128)
     bert.set_attn_implementation("eager")  # as exports load it
     save(build_graph(bert, usual_kind("text-classification"), 0, None), tmp_path / "model.onnx")

@@ -1,5 +1,7 @@
-"""Every architecture of the table, for every task that transformers has a class for, against torch: each row of a
-ragged batch as the text alone, without padding."""
+"""Every architecture, for every task that transformers has a class for, compared with torch.
+
+Each row of a ragged batch is compared with the same text alone, without padding.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ TOLERANCE = 2e-5  # float32 sums in other orders; a wrong graph is off by more t
 
 
 def ragged(model: Any, lengths: tuple[int, ...]) -> list[dict[str, NDArray[np.int64]]]:
-    """Rows of random ids, each ending with the end token where there is one, which BART's classifiers look for."""
+    """Return rows of random ids; each ends with the end token if there is one, which BART's classifiers look for."""
     random, end = np.random.default_rng(sum(lengths)), model.config.eos_token_id
     rows = []
     for length in lengths:
@@ -47,7 +49,7 @@ def ragged(model: Any, lengths: tuple[int, ...]) -> list[dict[str, NDArray[np.in
 
 
 def in_torch(model: Any, row: dict[str, Any], inputs: list[str]) -> dict[str, Any]:
-    """The model's own outputs for one row, without padding."""
+    """Return the model's own outputs for one row, without padding."""
     feed = {name: torch.from_numpy(row[name][None]) for name in inputs}
     with torch.no_grad():
         outputs = dict(model(**feed).items())
@@ -107,7 +109,7 @@ def test_the_graph_answers_like_torch_at_every_size(model_type: str, task: Task)
     ],
 )
 def test_relative_positions_of_any_kind_answer_like_torch(model_type: str, changes: dict[str, Any]) -> None:
-    """As one graph with operators and with their definitions in their place; of texts longer than positions reach."""
+    """One graph has operators, one their definitions; some texts are longer than the positions reach."""
     task = usual_kind(Task.TOKEN_CLASSIFICATION)
     model = tiny_encoders.build(model_type, task.auto_class, **changes)
     with torch.no_grad():
@@ -141,7 +143,7 @@ def test_relative_positions_of_any_kind_answer_like_torch(model_type: str, chang
     ],
 )
 def test_masks_of_decoders_answer_like_torch(model_type: str, changes: dict[str, Any]) -> None:
-    """Vectors of all tokens, so that each query's own keys count."""
+    """The vectors of all tokens are compared, so that each query's own keys count."""
     task = TokenVectors(numbers=32)
     model = tiny_encoders.build(model_type, task.auto_class, **changes)
     graph = build_graph(model, task, 1, make_pooler(TokenLayers()))
@@ -223,7 +225,7 @@ def test_token_types_are_those_that_the_tokenizer_gives(model_type: str, task: T
         np.testing.assert_allclose(one, expected[spec.name], atol=TOLERANCE, rtol=1e-5)
 
 
-def test_a_head_of_other_numbers_than_labels_is_refused() -> None:
+def test_a_head_whose_width_is_not_the_number_of_labels_is_refused() -> None:
     task = usual_kind(Task.TEXT_CLASSIFICATION)
     model = tiny_encoders.build("flaubert", task.auto_class, summary_proj_to_labels=False)
     with pytest.raises(CheckpointUnsupported, match="gives 32 logits, and config"):

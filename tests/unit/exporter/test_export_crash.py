@@ -1,4 +1,4 @@
-"""An export that is killed leaves the repository as it was."""
+"""A killed export leaves the repository as it was."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def work(arm, checkpoint, repository, name, title):
 
 @pytest.fixture(scope="module")
 def exporter() -> Iterator[Killer]:
-    """Exports in forks, each of which is killed in the place of a step."""
+    """A process that exports in forks, each of which is killed at a step."""
     with Killer(EXPORT) as running:
         yield running
 
 
 def contents(repository: Path) -> dict[str, object]:
-    """Every file of the repository's models, hashed."""
+    """Return every file of the repository's models, hashed."""
     return {each.name: hash_folder(each, repository) for each in repository.iterdir() if not each.name.startswith(".")}
 
 
@@ -71,7 +71,9 @@ def contents(repository: Path) -> dict[str, object]:
         ("generator", "Publishing"),
     ],
 )
-def test_a_kill_changes_nothing(kind: str, title: str, exporter: Killer, tmp_path: Path) -> None:
+def test_a_kill_at_any_stage_leaves_the_repository_unchanged(
+    kind: str, title: str, exporter: Killer, tmp_path: Path
+) -> None:
     export_zoo("sentiment-distilbert", tmp_path / "repository", MODEL, "fp32", "onnxruntime")
     checkpoint = tmp_path / "checkpoint"
     if kind == "generator":

@@ -1,4 +1,4 @@
-"""Decoders with the tokenizers that they are published with: exported, opened, with the texts of transformers."""
+"""Decoders with their published tokenizers: exported and opened, they give the texts of transformers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = (*LINES, "a", " ".join(LINES[:2]))
 
 
 def _wrapped(name: str, backend: Any, begin: str = "", end: str = "<|endoftext|>", **options: Any) -> Any:
-    """`backend` in transformers' class `name`; a text gets `begin` in front."""
+    """Return `backend` in transformers' class `name`, with `begin` before each text."""
     import transformers
     from tokenizers import processors
 
@@ -43,7 +43,7 @@ def _wrapped(name: str, backend: Any, begin: str = "", end: str = "<|endoftext|>
 
 
 def _composed() -> Any:
-    """Qwen's: characters are composed first."""
+    """Return Qwen's tokenizer, which composes characters first."""
     from tokenizers import normalizers
 
     backend = byte_level().backend_tokenizer
@@ -52,7 +52,7 @@ def _composed() -> Any:
 
 
 def _gemma() -> Any:
-    """Gemma's: as Llama's, without a space in front of the text."""
+    """Return Gemma's tokenizer, which is like Llama's without a space before the text."""
     from tokenizers import decoders, normalizers
 
     backend = byte_fallback().backend_tokenizer
@@ -75,7 +75,7 @@ DECODERS: dict[str, Callable[[], Any]] = {
 
 @cache
 def saved(name: str, root: Path) -> Path:
-    """The checkpoint of `name`."""
+    """Return the checkpoint of `name`."""
     tokenizer = DECODERS[name]()
     tokenizer.model_max_length = POSITIONS
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -87,7 +87,7 @@ def saved(name: str, root: Path) -> Path:
 
 @cache
 def exported(name: str, root: Path, *options: str) -> tuple[Path, Path]:
-    """The checkpoint of `name`, and the repository that it is exported to."""
+    """Return the checkpoint of `name`, and the repository with its export."""
     checkpoint, repository = saved(name, root), root / "-".join(["repository", *options])
     words = ["export", str(checkpoint), "--name", name, "--device", "cpu", "--repository", str(repository), *options]
     assert main(words) == 0
@@ -121,7 +121,7 @@ def test_texts_are_those_of_transformers(name: str, settings: dict[str, Any], ro
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_int8_is_published_on_native_operators(name: str, root: Path) -> None:
-    """Random weights decide closely between tokens: 0.97 of them stayed the same."""
+    """With random weights, next tokens are near ties: 0.97 of them stayed the same."""
     if name == "llama-llama3" and not VNNI:
         pytest.skip("without VNNI weights have 7 bits, by which random ones lose more")
     _, repository = exported(name, root, "--quantize", "--max-drop", "0.07")

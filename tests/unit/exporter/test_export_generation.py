@@ -1,4 +1,4 @@
-"""A generator from checkpoint to a published, verified model that answers in process; and what never gets that far."""
+"""A generator from its checkpoint to a published, verified model; and exports that are refused on the way."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, checkpoints: Callable[[str], Path]) -> Path:
-    """Every family, exact in fp32."""
+    """A repository with a model of every family, exact in fp32."""
     folder = tmp_path_factory.mktemp("repository")
     for family in generator_checkpoints.FAMILIES:
         export_checkpoint(checkpoints(family), folder, name=family)
@@ -170,7 +170,7 @@ def test_quantization_that_changes_tokens_is_not_published(
 
 
 def damage(plan: Any, made: Any) -> Any:
-    """Turn the sign of a few weights."""
+    """Change the sign of a few weights."""
     file = made.version / "cpu" / "weights.bin"
     weights = np.fromfile(file, np.float32)
     weights[len(weights) // 2 :: 97] *= -1
@@ -179,7 +179,7 @@ def damage(plan: Any, made: Any) -> Any:
 
 
 @pytest.mark.usefixtures("few_texts")
-def test_a_wrong_graph_is_not_published(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
+def test_a_generator_with_a_damaged_graph_is_not_published(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
     steps = [STEPS[0], STEPS[1], replace(STEPS[1], run=damage), *STEPS[2:]]
     with pytest.raises(VerificationFailed, match="largest difference"):
         export_checkpoint(checkpoints("t5"), tmp_path, steps, name="m")
@@ -201,8 +201,8 @@ def test_other_tokens_than_the_checkpoint_s_are_not_published(
 
 
 @pytest.mark.usefixtures("few_texts")
-def test_labelled_data_is_what_is_judged_by(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
-    """And the fastest form of int4 is taken, which may change all tokens here."""
+def test_verify_data_decides_instead_of_bundled_texts(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
+    """The fastest int4 format is taken here, as all tokens may change."""
     data = tmp_path / "data.csv"
     rows = [f"{word} {other},x" for word in ("one", "two", "three", "four") for other in ("cat", "dog", "fox")]
     data.write_text("\n".join(["text,target", *rows]) + "\n")
@@ -248,7 +248,7 @@ def test_infer_prints_texts_or_one_object(repository: Path, capsys: pytest.Captu
         ("--stream --num-beams 2 --num-return-sequences 2", "num_return_sequences"),
     ],
 )
-def test_options_that_can_not_be_are_refused(
+def test_invalid_options_of_hfx_infer_are_refused(
     repository: Path, options: str, field: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, "infer", "gpt2", TEXT, "--local", "--repository", str(repository), *options.split())

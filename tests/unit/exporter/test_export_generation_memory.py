@@ -1,4 +1,4 @@
-"""How much memory the export of a generator takes, the gate included: little more than its checkpoint."""
+"""The memory that the export of a generator takes, gate included: little more than its checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def peak(checkpoint: Path, repository: Path) -> int:
-    """The most bytes that the process of an export had in memory at a time."""
+    """Return the peak memory of the process of an export, in bytes."""
     words = [sys.executable, "-c", EXPORT, str(checkpoint), str(repository)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -35,7 +35,7 @@ def peak(checkpoint: Path, repository: Path) -> int:
 
 
 def sizes(checkpoint: Path) -> tuple[int, int]:
-    """Bytes of all tensors, and of the largest, in float32."""
+    """Return the bytes of all tensors, and of the largest one, in float32."""
     with safe_open(checkpoint / "model.safetensors", framework="np") as tensors:
         counted = [4 * int(tensors.get_tensor(name).size) for name in tensors.keys()]  # noqa: SIM118 - no mapping
     return sum(counted), max(counted)

@@ -1,4 +1,4 @@
-"""A generator on native operators: exported, written down, linted, bundled, and served where they can't be had."""
+"""A generator on native operators: export, records, lint, bundle, and the fallback on other processors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_e
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of one trained model, whose export was told to use native operators."""
+    """A repository of one trained model, exported with native operators on request."""
     folder = tmp_path_factory.mktemp("native") / "r"
     export_zoo("summaries-bart", folder, NAME, "int8", "native", slots=8)  # as tests/triton has it
     return folder
@@ -54,7 +54,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository(published: Path, tmp_path: Path) -> Path:
-    """A copy that may be changed."""
+    """A copy of the repository that a test may change."""
     return Path(shutil.copytree(published, tmp_path / "copy"))
 
 
@@ -69,12 +69,12 @@ def answers(repository: Path) -> tuple[str, list[Any]]:
 
 
 def elsewhere(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """`code` in a process that finds no kernels."""
+    """Run `code` in a process that finds no kernels."""
     command = ["env", *(f"{name}={value}" for name, value in NO_KERNELS.items()), sys.executable, "-c", code]
     return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_the_manifest_and_the_files_say_what_serves(published: Path) -> None:
+def test_manifest_and_engine_json_record_native_and_its_fallback(published: Path) -> None:
     manifest = manifest_of(published, NAME)
     figures: Any = manifest.parity["cpu"]
     assert figures["runtime"] == "native"
@@ -103,7 +103,7 @@ def test_the_memory_for_keys_and_values_is_that_of_the_runtime(repository: Path)
     assert needs(repository, manifest, "cpu").cache == position * (4 * spec.max_length + spec.max_source)
 
 
-def test_the_configuration_says_which_one_serves(repository: Path) -> None:
+def test_the_cpu_runtime_parameter_chooses_the_runtime(repository: Path) -> None:
     runtime, found = answers(repository)
     assert runtime == "native"
     change(repository, NAME, [Edit(f"{NAME}_stream", "parameters.cpu_runtime", "onnxruntime")], "a test")
@@ -113,7 +113,7 @@ def test_the_configuration_says_which_one_serves(repository: Path) -> None:
     assert [each["text_output"] for each in others] == [each["text_output"] for each in found]
 
 
-def test_a_runtime_that_has_no_files_in_it_is_refused(repository: Path) -> None:
+def test_a_runtime_without_files_in_the_engine_is_refused(repository: Path) -> None:
     file = repository / f"{NAME}_stream/config.pbtxt"
     file.write_text(file.read_text().replace('"native"', '"openvino"'))
     found = [finding for finding in lint(repository) if finding.rule == "HFX703"]
@@ -122,14 +122,14 @@ def test_a_runtime_that_has_no_files_in_it_is_refused(repository: Path) -> None:
         LocalGenerator.open(repository, NAME, cpu_runtime="openvino")
 
 
-def test_commands_know_it(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_lint_and_verify_know_native_generators(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(published)]) == 0
     assert " native " in capsys.readouterr().out.splitlines()[1]
     assert main(["lint", str(published)]) == 0
     capsys.readouterr()
     assert main(["verify", NAME, "--repository", str(published), "--json"]) == 0
     parity = json.loads(capsys.readouterr().out)["parity"]
-    assert parity["same"] >= parity["at_export"]  # that of the runtime with fewer
+    assert parity["same"] >= parity["at_export"]  # of the runtime with the lower agreement
     assert (parity["alone"], parity["other_alone"]) == (8, 0)
 
 
@@ -141,7 +141,7 @@ print(json.dumps(answers(Path(sys.argv[1]))))
 """
 
 
-def test_a_processor_without_kernels_is_served_by_onnxruntime_with_one_line_in_the_log(published: Path) -> None:
+def test_a_processor_without_kernels_falls_back_to_onnxruntime_and_logs_once(published: Path) -> None:
     done = elsewhere(SERVED, published)
     assert done.returncode == 0, done.stderr
     runtime, found = json.loads(done.stdout)
@@ -177,7 +177,7 @@ def test_a_bundle_has_the_library_and_no_openvino(published: Path, tmp_path: Pat
 
 
 def steps(run: Any) -> list[Any]:
-    """The export's steps without the gate, and with `run` before the runtime is tried."""
+    """Return the export's steps without the gate, and with `run` before the runtime is tried."""
     return [*UNGATED[:2], replace(UNGATED[2], run=run), *UNGATED[2:]]
 
 
@@ -196,7 +196,7 @@ def test_a_library_that_can_not_be_loaded_is_refused_with_its_reason(checkpoint:
     assert lint(tmp_path) == []
 
 
-def test_heads_that_the_kernels_are_not_made_for_are_refused_before_the_checkpoint_answers(tmp_path: Path) -> None:
+def test_unsupported_head_sizes_are_refused_before_the_comparison(tmp_path: Path) -> None:
     checkpoint = generator_checkpoints.save(tmp_path / "checkpoint", "gpt2", n_embd=264, n_head=1)
     repository = tmp_path / "r"
     with pytest.raises(CheckpointUnsupported, match="a head must have 1 to 256 values"):
@@ -204,14 +204,14 @@ def test_heads_that_the_kernels_are_not_made_for_are_refused_before_the_checkpoi
     assert contents(repository) == {}
 
 
-def test_one_that_auto_does_not_choose_leaves_no_library(checkpoint: Path, tmp_path: Path) -> None:
+def test_an_export_for_onnxruntime_contains_no_native_library(checkpoint: Path, tmp_path: Path) -> None:
     export_checkpoint(checkpoint, tmp_path, UNGATED, name=NAME, precision="int8", cpu_runtime="onnxruntime")
     assert not (tmp_path / ENGINE / LIBRARY).exists()
     with pytest.raises(ModelCorrupt, match="nothing for the runtime native"):
         LocalGenerator.open(tmp_path, NAME, cpu_runtime="native")
 
 
-def test_it_can_not_be_asked_for_without_kernels(
+def test_native_is_refused_on_a_processor_without_kernels(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, wanted in NO_KERNELS.items():
@@ -224,7 +224,7 @@ def test_it_can_not_be_asked_for_without_kernels(
     assert contents(tmp_path) == {}
 
 
-def test_auto_does_not_offer_it_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_does_not_consider_native_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, wanted in NO_KERNELS.items():
         monkeypatch.setenv(name, wanted)
     assert possible_runtimes("auto", "int8", RUNTIMES) == ("onnxruntime",)

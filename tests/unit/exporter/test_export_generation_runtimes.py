@@ -1,6 +1,6 @@
-"""The CPU runtime of a generator: chosen, gated together with its reserve, written down, and served.
+"""The CPU runtime of a generator: its choice, its gate with its fallback, its record, and serving.
 
-Models of earlier versions may say that OpenVINO serves them: they open on the ONNX files that lie beside its own.
+Models of earlier versions may name OpenVINO as their runtime; they open on the ONNX files beside OpenVINO's own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.unit.exporter.test_export_generation import TEXT, contents
 
 pytestmark = pytest.mark.slow
 native = pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
-# Of what is about the choice alone: the gate has its own tests.
+# For tests of the choice alone: the gate has its own tests.
 UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_engines, measure_on_data)]
 REQUESTS = [{"text_input": text, "max_tokens": 7, "num_beams": beams} for text in (TEXT, "a cat") for beams in (1, 3)]
 
@@ -64,7 +64,7 @@ def answers(repository: Path, runtime: str | None = None) -> tuple[str, list[Any
 
 
 def aged(plan: Any, made: Any) -> Any:
-    """Make the folder one that OpenVINO served, and seal it."""
+    """Make the engine folder look like one that OpenVINO served, and seal it."""
     folder, parts = made.version / "cpu", ("decoder", "encoder") if plan.max_source else ("decoder",)
     for name in [f"openvino_{part}.{ending}" for part in parts for ending in ("xml", "bin")]:
         (folder / name).write_text("what OpenVINO read")
@@ -87,7 +87,7 @@ def on_openvino(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return folder / "r"
 
 
-def test_a_model_that_openvino_served_is_served_by_onnxruntime_with_one_line_in_the_log(
+def test_an_old_openvino_generator_falls_back_to_onnxruntime_and_logs_once(
     on_openvino: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert parameter(on_openvino) == "openvino"
@@ -155,7 +155,7 @@ def test_a_model_for_gpus_alone_has_no_cpu_runtime(checkpoint: Path, tmp_path: P
 
 
 def damaged(name: str) -> list[Any]:
-    """The export's steps; before it is compared, a decoder gets other weights, some with another sign."""
+    """Return the export's steps with a damaged decoder, some of whose weights change their sign."""
 
     def run(plan: Any, made: Any) -> Any:
         folder = made.version / "cpu"
@@ -176,7 +176,7 @@ INT8: dict[str, Any] = {"name": "m", "precision": "int8", "max_drop": 0.05}
 
 @pytest.fixture
 def one_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other formats are tried, for which what was damaged would be written anew."""
+    """Try a single format, as other formats would write the damaged files again."""
     monkeypatch.setattr(gate, "FORMATS_TRIED", {"int8": FORMATS_TRIED["int8"][:1]})
 
 
@@ -198,7 +198,7 @@ def test_where_native_operators_are_wrong_auto_publishes_onnxruntime(checkpoint:
 @native
 @pytest.mark.usefixtures("few_texts", "one_format")
 @pytest.mark.parametrize(("file", "runtime"), [("native_decoder.onnx", "native"), ("decoder.onnx", "onnxruntime")])
-def test_native_operators_that_were_asked_for_must_be_right_and_their_reserve_too(
+def test_a_requested_native_export_needs_both_its_decoders_correct(
     checkpoint: Path, tmp_path: Path, file: str, runtime: str
 ) -> None:
     with pytest.raises(VerificationFailed, match=rf"engine for CPU \({runtime}\)"):

@@ -1,4 +1,4 @@
-"""generation_config.json in public names: what transformers makes of it, and hostile values refused by name."""
+"""generation_config.json as public settings: transformers' meaning of it; hostile values are refused by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEQ2SEQ = {"decoder_start_token_id": 2, "eos_token_id": 2, "pad_token_id": 1, "b
 def settings(
     folder: Path, fields: dict[str, Any] | str | None, task: str = "text2text-generation", **config: Any
 ) -> GenerationSettings:
-    """The settings of a checkpoint whose generation_config.json holds `fields` (None: there is none)."""
+    """Return the settings of a checkpoint whose generation_config.json holds `fields` (None: no such file)."""
     if fields is not None:
         text = fields if isinstance(fields, str) else json.dumps(SEQ2SEQ | fields)
         (folder / "generation_config.json").write_text(text)
@@ -31,7 +31,7 @@ def settings(
     return read_settings(checkpoint, find_generation_task(task), 64)
 
 
-def test_fields_become_public_ones(tmp_path: Path) -> None:
+def test_fields_of_generation_config_become_public_settings(tmp_path: Path) -> None:
     found = settings(
         tmp_path,
         {
@@ -58,7 +58,7 @@ def test_fields_become_public_ones(tmp_path: Path) -> None:
     assert found.bad_words_ids == ((8, 9),)  # the end alone is no bad word to transformers
 
 
-def test_what_is_written_is_what_the_server_reads(tmp_path: Path) -> None:
+def test_written_settings_are_read_back_by_the_server(tmp_path: Path) -> None:
     found = settings(tmp_path, {"top_k": 2, "max_new_tokens": 9, "stop_strings": "END", "forced_eos_token_id": [2]})
     written = facts(max_source=64, max_length=64) | found.as_json()
     configuration = Configuration.of(json.loads(json.dumps(written)))
@@ -73,7 +73,7 @@ def test_old_checkpoints_keep_their_settings_in_config_json(tmp_path: Path) -> N
     assert found.origins == ("config.json",)
 
 
-def test_a_file_of_its_own_hides_those_of_config_json(tmp_path: Path) -> None:
+def test_generation_config_json_hides_the_fields_of_config_json(tmp_path: Path) -> None:
     assert settings(tmp_path, {}, num_beams=4).defaults == {"max_tokens": 63}
 
 
@@ -134,7 +134,7 @@ def test_a_pad_token_of_minus_one_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stated", "meant"), [(True, True), (False, False), (None, False)])
 def test_scores_are_renormalized_where_the_checkpoint_says_so(tmp_path: Path, stated: bool | None, meant: bool) -> None:
-    """As generation_config.json of opus-mt does."""
+    """The generation_config.json of opus-mt says so."""
     found = settings(tmp_path, {"renormalize_logits": stated})
     assert (found.renormalize_logits, found.as_json()["renormalize_logits"]) == (meant, meant)
 
@@ -151,7 +151,7 @@ UNSUPPORTED = {"num_return_sequences": 3, **dict.fromkeys(NEUTRAL, 2), **{name: 
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_what_would_change_the_answer_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_unsupported_fields_that_change_answers_are_refused_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointUnsupported, match=rf"{name} in generation_config\.json is "):
         settings(tmp_path, {name: UNSUPPORTED[name], "do_sample": name in UNSERVED_SAMPLING})
 
@@ -167,7 +167,7 @@ UNREAD_VALUES = [(name, value) for name, values in UNREAD.items() for value in v
 def test_what_is_read_by_sampling_alone_is_left_out_where_nothing_samples(
     tmp_path: Path, name: str, value: object
 ) -> None:
-    """transformers warns of it, and takes the likeliest tokens."""
+    """transformers warns of such fields, and takes the likeliest tokens."""
     found = settings(tmp_path, {name: value, "do_sample": False})
     assert found == settings(tmp_path, {"do_sample": False})
     (warning,) = found.warnings
@@ -179,13 +179,13 @@ def test_what_is_read_by_sampling_alone_is_left_out_where_nothing_samples(
 
 
 def test_stop_strings_of_beams_are_refused(tmp_path: Path) -> None:
-    """transformers ends each beam at them, which changes the search."""
+    """transformers ends each beam at a stop string, which changes the search."""
     with pytest.raises(CheckpointUnsupported, match="stop_strings"):
         settings(tmp_path, {"stop_strings": ["END"], "num_beams": 2})
     assert settings(tmp_path, {"stop_strings": [], "num_beams": 2}).defaults["num_beams"] == 2
 
 
-def test_strays_are_left_out_and_named_in_one_warning(tmp_path: Path) -> None:
+def test_unknown_fields_are_dropped_and_named_in_one_warning(tmp_path: Path) -> None:
     strays: dict[str, Any] = {"a_field_of_tomorrow": 1, "no_repeat_ngram": [3], **{f"stray{i}": None for i in range(9)}}
     params = {"summarization": {"lang": "en"}}
     found = settings(tmp_path, strays | {"num_beams": 2}, "summarization", task_specific_params=params)
@@ -194,7 +194,7 @@ def test_strays_are_left_out_and_named_in_one_warning(tmp_path: Path) -> None:
     assert "a_field_of_tomorrow" in warning and "lang" in warning and "6 more" not in warning and "7 more" in warning
 
 
-def test_a_checkpoint_without_strays_warns_of_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_without_unknown_fields_gives_no_warning(tmp_path: Path) -> None:
     assert settings(tmp_path, {"transformers_version": "4.30.0", "use_cache": True}).warnings == ()
 
 
@@ -233,7 +233,7 @@ HOSTILE: dict[str, tuple[object, ...]] = {
     [(name, value) for name, values in HOSTILE.items() for value in values],
     ids=lambda value: str(value)[:30],
 )
-def test_a_value_that_can_not_be_is_named_with_its_file(tmp_path: Path, name: str, value: object) -> None:
+def test_an_invalid_value_is_named_with_its_file(tmp_path: Path, name: str, value: object) -> None:
     with pytest.raises(CheckpointCorrupt) as caught:
         settings(tmp_path, {name: value})
     assert f"{name} in generation_config.json is " in caught.value.message
@@ -241,7 +241,7 @@ def test_a_value_that_can_not_be_is_named_with_its_file(tmp_path: Path, name: st
     assert caught.value.fix
 
 
-def test_fields_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+def test_contradictory_fields_of_a_checkpoint_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match="do_sample"):
         settings(tmp_path, {"do_sample": True, "num_beams": 2})
     with pytest.raises(CheckpointCorrupt, match=r"forced_bos_token_id .* suppress_tokens"):

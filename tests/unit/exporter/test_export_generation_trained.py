@@ -1,4 +1,4 @@
-"""Trained generators through the whole export: exact in fp32, and quantized as the gate allows."""
+"""Trained generators through the whole export: exact in fp32, and quantized as far as the gate allows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = 120
 
 
 def source(name: str, example: Any) -> str:
-    """What the checkpoint `name` reads of an example."""
+    """Return the part of an example that the checkpoint `name` reads."""
     if name == "stories-gpt2":
         return str(example.prompt)
     return str(example.prompt + example.continuation) if name == "summaries-bart" else str(example.prompt)
@@ -69,7 +69,7 @@ Published = Callable[[str, str, str], tuple[Path, Path]]
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
-    """A function that gives a repository of a checkpoint, the model `m`, and the data that it was judged by."""
+    """A function that returns a repository of a checkpoint, as model `m`, and the data that judged it."""
 
     @cache
     def export(name: str, precision: str, runtime: str) -> tuple[Path, Path]:

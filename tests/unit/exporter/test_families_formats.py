@@ -1,4 +1,4 @@
-"""Engine folders of every format: how far from float32, what is stored once, and what only some processors run."""
+"""Engine folders of every format: errors against float32, shared tables, and limits of processors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ERRORS = {"fp32": 1e-6, "fp16": 0.005, "int8": int8_error(0.045), "int4": 0.4}
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
-    """The engine folder of a tiny generator, made once for each format."""
+    """A function that returns the engine folder of a tiny generator, made once for each format."""
 
     @cache
     def make(name: str, formats: Formats) -> Path:
@@ -47,14 +47,14 @@ INPUTS, ANSWERS = random_rows(LENGTHS), random_rows((STEPS,) * len(LENGTHS), see
 
 
 def error(export: Export, name: str, formats: Formats) -> float:
-    """Root-mean-square error of the logits in `formats`, of the standard deviation of those in fp32."""
+    """Return the root-mean-square error of the logits in `formats`, relative to the standard deviation in fp32."""
     exact, logits = (graph_rows.decoded(export(name, each), INPUTS, ANSWERS) for each in (FORMATS["fp32"], formats))
     return float(np.sqrt(((logits - exact) ** 2).mean()) / exact.std())
 
 
 @pytest.mark.parametrize("precision", ERRORS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_format_is_as_near_to_float32_as_it_should_be(export: Export, name: str, precision: str) -> None:
+def test_each_format_stays_within_its_error_against_float32(export: Export, name: str, precision: str) -> None:
     if (name, precision) == ("gemma", "int8") and not VNNI:
         pytest.skip("without VNNI weights have 7 bits: 3 % beyond the bound")
     assert error(export, name, FORMATS[precision]) <= ERRORS[precision]
@@ -77,7 +77,7 @@ def test_a_tied_table_is_stored_once(export: Export, name: str, precision: str) 
 
 
 @pytest.mark.parametrize("block", [16, 64])
-def test_any_block_of_four_bits_can_be_chosen(export: Export, block: int) -> None:
+def test_int4_blocks_of_16_and_64_stay_within_the_error(export: Export, block: int) -> None:
     assert error(export, "gpt2", replace(FORMATS["int4"], block=block)) <= ERRORS["int4"]
 
 

@@ -1,4 +1,4 @@
-"""Every family and switch against transformers' own model in float32: ragged rows, beams, a poisoned cache."""
+"""Every family and switch compared with transformers in float32: ragged rows, beams, a cache filled with NaN."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def assert_close(got: NDArray[Any], want: NDArray[Any], runtime: str, name: str)
 
 @cache
 def greedy(name: str) -> list[list[int]]:
-    """transformers' greedy continuation of each of the ragged rows; a decoder's begins with its prompt."""
+    """Return transformers' greedy continuations of the ragged rows; a decoder's begin with their prompts."""
     return [_greedy(built(name), row) for row in tokens(LENGTHS)]
 
 
@@ -79,7 +79,7 @@ def _greedy(model: Any, ids: list[int]) -> list[int]:
 
 
 def in_torch(model: Any, **ids: list[int]) -> NDArray[Any]:
-    """transformers' logits [tokens, vocabulary] of one row."""
+    """Return transformers' logits [tokens, vocabulary] of one row."""
     import torch
 
     with torch.no_grad():
@@ -134,7 +134,9 @@ def test_pad_tokens_in_texts_and_answers_have_no_position(tmp_path: Path, runtim
 
 @pytest.mark.parametrize("beams", [2, 3, 8])
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
-def test_beams_share_a_source_and_nothing_else(tmp_path: Path, runtime: str, name: str, beams: int) -> None:
+def test_beams_of_one_source_have_the_logits_of_transformers(
+    tmp_path: Path, runtime: str, name: str, beams: int
+) -> None:
     model, folder = exported(tmp_path, name, runtime)
     sources, answers = tokens(LENGTHS), tokens([6] * beams * len(LENGTHS), seed=1)
     logits = graph_rows.decoded(folder, sources, answers, beams, runtime)
@@ -145,7 +147,7 @@ def test_beams_share_a_source_and_nothing_else(tmp_path: Path, runtime: str, nam
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, runtime: str, name: str) -> None:
+def test_a_prompt_in_two_chunks_has_the_logits_of_the_whole(tmp_path: Path, runtime: str, name: str) -> None:
     model, folder = exported(tmp_path, name, runtime)
     (prompt,) = tokens([40])
     row = graph_rows.Rows(folder, 1, runtime=runtime)

@@ -1,4 +1,4 @@
-"""Reading a checkpoint's tensors: shards, pickles, half precision, tied copies, and bodies without a head."""
+"""Reading of a checkpoint's tensors: shards, pickles, half precision, tied copies, and models without a head."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bart() -> Any:
 
 @pytest.fixture(scope="module")
 def want(bart: Any, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The weight file of the BART as one safetensors file."""
+    """The weight file of the BART from one safetensors file."""
     folder = tmp_path_factory.mktemp("bart")
     return weights(folder / "engine", tiny_generators.save(folder, bart))
 
@@ -113,7 +113,7 @@ def test_a_checkpoint_of_the_bare_model_is_read(tmp_path: Path, name: str, root:
         ("t5", {"lm_head.weight": (120, 48)}),
     ],
 )
-def test_tensors_that_transformers_computes_or_ties_are_no_surprise(
+def test_tensors_that_transformers_computes_or_ties_are_accepted(
     tmp_path: Path, name: str, extra: dict[str, tuple[int, ...]]
 ) -> None:
     import torch
@@ -123,7 +123,7 @@ def test_tensors_that_transformers_computes_or_ties_are_no_surprise(
     write_engine_folder(tiny_generators.checkpoint(tmp_path), tmp_path / "engine", FORMATS["fp32"], 127)
 
 
-def test_rows_are_read_by_slices(tmp_path: Path) -> None:
+def test_slices_of_transposed_tensors_are_read_correctly(tmp_path: Path) -> None:
     model = tiny_generators.build("gpt2")
     tensors = CheckpointTensors(tiny_generators.save(tmp_path, model))
     stored = model.transformer.h[0].attn.c_attn.weight.detach().numpy()

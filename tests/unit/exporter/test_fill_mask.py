@@ -1,4 +1,4 @@
-"""Fill-mask: the graph gives the logits of the masks alone, and they are the model's own."""
+"""Fill-mask: the graph returns the model's own logits at the masks only."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_graph_has_the_logits_of_the_masks(model_type: str) -> None:
 
 
 def row(places: list[int], length: int) -> Any:
-    """Random token ids with masks at `places`."""
+    """Return random token ids with masks at `places`."""
     ids = np.random.default_rng(length).integers(5, tiny_encoders.VOCABULARY, length)
     ids[places] = MASK
     return torch.from_numpy(ids)

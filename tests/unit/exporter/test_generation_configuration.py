@@ -1,4 +1,4 @@
-"""generation.json is read strictly: what is missing, unknown or damaged is named."""
+"""generation.json is read strictly: missing, unknown and damaged fields are named."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_configuration_is_what_the_file_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in facts() if name != "format"])
-def test_a_missing_field_is_named(tmp_path: Path, name: str) -> None:
+def test_each_missing_field_of_generation_json_is_named(tmp_path: Path, name: str) -> None:
     left = {key: value for key, value in facts().items() if key != name}
     assert f"{name} is missing" in damage(tmp_path, json.dumps(left))
 
@@ -55,7 +55,7 @@ def test_a_missing_field_is_named(tmp_path: Path, name: str) -> None:
         ("prefix", None), ("clean_up_tokenization_spaces", "false"), ("special_token_ids", [None]), ("extra", 1),
     ],
 )  # fmt: skip
-def test_a_field_that_is_not_as_it_should_be_is_named(tmp_path: Path, name: str, value: object) -> None:
+def test_an_invalid_field_is_named(tmp_path: Path, name: str, value: object) -> None:
     assert name in damage(tmp_path, json.dumps(facts(**{name: value})))
 
 
@@ -70,6 +70,6 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("defaults", [{"max_new_token": 3}, {"top_p": 2}, {"stop_words": 3}])
-def test_a_default_that_no_request_could_have_is_named(tmp_path: Path, defaults: dict[str, Any]) -> None:
+def test_an_invalid_default_setting_is_named(tmp_path: Path, defaults: dict[str, Any]) -> None:
     message = damage(tmp_path, json.dumps(facts(defaults=defaults)))
     assert f"defaults.{next(iter(defaults))}" in message

@@ -1,4 +1,4 @@
-"""Token ids and defaults of a checkpoint are those that transformers generates with, wherever they are written."""
+"""Token ids and defaults of a checkpoint equal those that transformers generates with, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CASES = [*((ids, "absent") for ids in IDS), *(("stated", file) for file in FILES
 
 @cache
 def model(family: str) -> Any:
-    """A model of one layer whose class-default ids are in its vocabulary."""
+    """Return a model of one layer whose class-default ids are in its vocabulary."""
     sizes = {"vocab_size": FAMILIES[family]}
     if family == "gpt2":
         return tiny_generators.build(family, **sizes, n_embd=8, n_head=1, n_layer=1)
@@ -82,7 +82,7 @@ def model(family: str) -> Any:
 
 
 def written(folder: Path, family: str, ids: dict[str, Any], file: dict[str, Any] | None) -> Checkpoint:
-    """A checkpoint without weights, whose config.json has the ids of `ids` alone."""
+    """Write a checkpoint without weights, whose config.json has only the ids of `ids`."""
     config = {k: v for k, v in model(family).config.to_dict().items() if k not in (*CLASS_IDS, "transformers_version")}
     config |= {"architectures": [type(model(family)).__name__], **ids}
     (folder / "config.json").write_text(json.dumps(config))
@@ -92,7 +92,7 @@ def written(folder: Path, family: str, ids: dict[str, Any], file: dict[str, Any]
 
 
 def resolved(folder: Path) -> Any:
-    """What transformers generates with: the file's, or with none, the fields of the config as its class reads it."""
+    """Return transformers' generation config: the file's, or without one, the config's fields as its class has them."""
     if (folder / "generation_config.json").is_file():
         return GenerationConfig.from_pretrained(folder)
     config = AutoConfig.from_pretrained(folder)  # version 5 takes the forced ids out of it
@@ -101,7 +101,7 @@ def resolved(folder: Path) -> Any:
 
 
 def generated(family: str, settings: Any) -> tuple[int, ...]:
-    """The new tokens that transformers generates."""
+    """Return the new tokens that transformers generates."""
     torch_model = model(family)
     torch_model.generation_config = GenerationConfig()
     changed = copy.deepcopy(settings)
@@ -116,7 +116,7 @@ def generated(family: str, settings: Any) -> tuple[int, ...]:
 
 
 def ours(checkpoint: Checkpoint, family: str, found: GenerationSettings) -> tuple[int, ...]:
-    """The new tokens of the search that the published settings make."""
+    """Return the new tokens of our search with the published settings."""
     encoder = None if family in tiny_generators.DECODERS else POSITIONS
     configuration = Configuration.of(facts(max_length=POSITIONS, max_source=encoder) | found.as_json())
     settings = resolve_config({"max_tokens": TOKENS}, configuration)

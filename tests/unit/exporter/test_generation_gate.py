@@ -1,4 +1,4 @@
-"""The gate's own arithmetic: which differences are ties, which figures are within the limits, which texts are asked."""
+"""The arithmetic of the gate: ties, limits of figures, and the choice of texts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def figures(
         ("int8", figures(long={"worst": 0.09}), "worst error of logits 9.00e-02 .*, at most 8.00e-02"),
     ],
 )
-def test_a_figure_beyond_its_limit_is_said(precision: Any, found: Figures, said: str) -> None:
+def test_a_figure_beyond_its_limit_fails_with_its_value(precision: Any, found: Figures, said: str) -> None:
     with pytest.raises(VerificationFailed, match=said):
         judge("it", found, LIMITS[precision])
 
@@ -98,7 +98,7 @@ def test_a_figure_beyond_its_limit_is_said(precision: Any, found: Figures, said:
         ("int8", figures(forced={"error": 0.1}, long={"error": 0.19, "delta_share": 0.1, "agreement": 0.9})),
     ],
 )
-def test_what_may_be_is_let_through(precision: Any, found: Figures) -> None:
+def test_figures_within_their_limits_pass(precision: Any, found: Figures) -> None:
     judge("it", found, LIMITS[precision])
 
 
@@ -128,7 +128,7 @@ POSITIONS = Positions(
         (1, 1, 2, False),
     ],
 )
-def test_a_tie_is_two_tokens_that_torch_scores_alike(position: int, first: int, second: int, tie: bool) -> None:
+def test_two_different_best_tokens_of_equal_score_are_a_tie(position: int, first: int, second: int, tie: bool) -> None:
     assert is_tie(POSITIONS, position, first, second, 1e-4) is tie
 
 
@@ -141,7 +141,7 @@ def reader(longest: int = 40, prefix: str = "") -> Reader:
     return Reader(generator_checkpoints.tokenizer(), prefix, longest)
 
 
-def test_own_texts_come_first_and_bundled_ones_fill_up() -> None:
+def test_own_texts_come_first_and_bundled_texts_fill_the_rest() -> None:
     chosen = choose_prompts(reader(), ["mine", "mine too"], [f"text {c}" for c in "abcdefgh"], EFFORT)
     assert [prompt.text for prompt in chosen[:2]] == ["mine", "mine too"]
     assert [prompt.own for prompt in chosen] == [True, True, False, False, False, False, False]
@@ -161,9 +161,9 @@ def test_a_prefix_is_part_of_the_prompt_but_not_of_its_text() -> None:
     assert [(prompt.text, len(prompt.ids)) for prompt in chosen] == [("abcdef", 10)]
 
 
-def test_words_take_the_place_of_a_bundled_text_that_can_not_be_spelled() -> None:
+def test_bundled_texts_with_unknown_tokens_are_reduced_to_known_words() -> None:
     tokenizer = generator_checkpoints.tokenizer()
-    tokenizer.unk_token = "a"  # what stands for unknown letters; no text with an "a" can be spelled then
+    tokenizer.unk_token = "a"  # the unknown token; no text with an "a" can be tokenized then
     chosen = choose_prompts(Reader(tokenizer, "", 40), [], ["one cat", "two dogs", "Ü"], EFFORT)
     assert [prompt.text for prompt in chosen[:2]] == ["one", "two dogs"]
 
@@ -212,7 +212,7 @@ def test_every_position_agrees_in_fp32(torch_side: Any) -> None:
     assert found.delta_share < 1e-5
 
 
-def test_another_expectation_is_a_disagreement(torch_side: Any) -> None:
+def test_a_different_best_token_counts_as_a_disagreement(torch_side: Any) -> None:
     plan, engine, reference = torch_side
     first = reference.positions[0]
     wrong = replace(first, best=np.roll(first.best, 1, axis=1), logits=np.roll(first.logits, 1, axis=1))
@@ -232,7 +232,7 @@ def test_whole_texts_are_those_of_torch_alone_and_together(torch_side: Any) -> N
         assert measure_beams(engine, reference, beams, 4, 1e-4) == Whole(4, 1.0, 0.0, 4, 0)
 
 
-def test_texts_that_part_are_counted(torch_side: Any) -> None:
+def test_texts_that_diverge_from_torch_are_counted(torch_side: Any) -> None:
     plan, folder, reference = torch_side
     other = (reference.greedy[0][0] + 1) % 29
     changed = replace(reference, greedy=((other, *reference.greedy[0][1:]), *reference.greedy[1:]))
@@ -252,7 +252,7 @@ def test_stop_strings_end_texts_and_not_the_ids_that_are_compared(tmp_path: Path
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
-def test_prompts_that_are_encoded_once_are_continued_alike(family: str, tmp_path: Path) -> None:
+def test_reusing_encoded_prompts_gives_the_same_continuations(family: str, tmp_path: Path) -> None:
     plan = make_plan(
         open_checkpoint(str(generator_checkpoints.save(tmp_path / "c", family))), ExportOptions(repository=tmp_path)
     )

@@ -1,4 +1,4 @@
-"""Long texts in the gate: what is wrong beyond the first hundred positions, or where prompts are cut, is found."""
+"""Long texts in the gate reveal faults beyond the first hundred positions and at the cuts of prompts."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ Change = Callable[[Net], Net]
 
 @dataclass(frozen=True)
 class Checked:
-    """A checkpoint, and what torch makes of it."""
+    """A checkpoint, and torch's results for it."""
 
     plan: Any
     reference: Reference
 
 
 def save(folder: Path, family: str) -> None:
-    """A checkpoint in which it matters where a token stands, as in those that are trained."""
+    """Save a checkpoint in which the positions of tokens matter, as in trained ones."""
     model = tiny_generators.build(family, eos_token_id=0, pad_token_id=0, bos_token_id=None, **CONFIGS[family])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -107,13 +107,13 @@ def figures(side: Checked, folder: Path, precision: Any, runtime: Any) -> Figure
     with closing(open_rows(spec, ROWS, SessionSettings(threads=1, runtime=runtime))) as runner:
         forced = measure_forced(runner, side.reference, side.plan.settings.decoder_start_token_ids)
         long = measure_long(runner, spec, side.reference)
-    # Random weights: which of many tokens is the likeliest is not what is looked at.
+    # With random weights, the likeliest of many tokens is of no interest.
     return Figures(replace(forced, agreement=1.0), WHOLE, None, 1, 0.0, long)
 
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
-    """A function that has all nets changed before they are written."""
+    """A function that changes all nets before they are written."""
 
     def use(change: Change) -> None:
         def find(checkpoint: Any) -> Family:
@@ -127,7 +127,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
 
 @pytest.mark.parametrize(("precision", "runtime"), RUNTIMES)
 @pytest.mark.parametrize("family", CONFIGS)
-def test_right_graphs_are_let_through(
+def test_correct_graphs_pass_the_comparison_of_long_texts(
     family: str, precision: Any, runtime: str, of_family: Callable[[str], Checked], tmp_path: Path
 ) -> None:
     found = figures(of_family(family), tmp_path, precision, runtime)
@@ -139,7 +139,7 @@ def test_right_graphs_are_let_through(
 
 
 def without_rows(table: Parameter, first: int) -> Parameter:
-    """Zeros from row `first` on."""
+    """Return `table` with zeros from row `first` on."""
 
     def take(start: int, stop: int) -> Any:
         rows = table.take(start, stop).copy()
@@ -150,7 +150,7 @@ def without_rows(table: Parameter, first: int) -> Parameter:
 
 
 def zeroed(stack: Stack) -> Stack:
-    """Without positions from the 96th on."""
+    """Remove the positions from the 96th on."""
     if stack.positions is not None:
         return replace(stack, positions=without_rows(stack.positions, 96))
     return replace(stack, layers=tuple(replace(layer, attention=unturned(layer.attention)) for layer in stack.layers))
@@ -168,7 +168,7 @@ def without_windows(stack: Stack) -> Stack:
 
 
 def other_distances(stack: Stack) -> Stack:
-    """Beyond 64 positions, the bias of none."""
+    """Use the bias of distance zero beyond 64 positions."""
     assert stack.bias is not None
     table, reach = stack.bias.table.read().copy(), stack.bias.reach
     none = reach if len(table) > reach + 1 else 0
@@ -216,7 +216,7 @@ def test_a_graph_that_is_wrong_at_long_texts_alone_is_refused(
 
 @pytest.fixture
 def shifted_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of prompts are taken for a position too late."""
+    """Place parts of prompts one position too late."""
     run = DecoderRunner.run
 
     def shifted(self: Any, spans: Any, logits: bool) -> Any:
@@ -240,7 +240,7 @@ def test_chunks_that_are_off_by_one_are_refused(
 def test_nothing_is_published_of_a_model_that_is_wrong_at_long_texts(
     changed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As little as is generated of the largest checkpoints."""
+    """As few tokens are generated as for the largest checkpoints."""
     monkeypatch.setattr(prompts, "EFFORTS", prompts.EFFORTS[-1:])
     save(tmp_path / "c", "gpt2")
     changed(in_decoder(zeroed))
@@ -257,7 +257,7 @@ def reader(**changed: Any) -> LongReader:
     return LongReader(generator_checkpoints.tokenizer(), "", **values)
 
 
-def test_the_limit_a_chunk_and_something_between_are_read() -> None:
+def test_long_texts_end_at_the_limit_behind_a_chunk_and_in_between() -> None:
     longest, short, between = reader().read(["one cat and two dogs. "] * 3)
     assert [len(text.inputs) for text in (longest, short, between)] == [599, 265, 398]
     assert [text.longest for text in (longest, short)] == [591, CHUNK + 1]
@@ -273,7 +273,7 @@ def test_an_encoder_reads_its_longest_source_and_a_decoder_its_last_position() -
 
 
 @pytest.mark.parametrize(("length", "texts"), [(1, 0), (2, 0), (3, 1), (10, 1), (40, 1), (CHUNK + 20, 3)])
-def test_a_short_model_reads_what_it_can(length: int, texts: int) -> None:
+def test_texts_of_a_short_model_fit_its_limit(length: int, texts: int) -> None:
     found = reader(max_length=length).read(["one cat and two dogs"])
     assert len(found) == texts
     for text in found:
@@ -281,11 +281,11 @@ def test_a_short_model_reads_what_it_can(length: int, texts: int) -> None:
         assert text.places[-1] == len(text.inputs) - 1
 
 
-def test_attention_s_memory_bounds_the_longest() -> None:
+def test_the_longest_text_is_bounded_by_the_memory_of_attention() -> None:
     assert len(reader(max_length=32_768, heads=32).read(["one cat and two dogs"])[0].inputs) == 2048
 
 
-def test_rows_are_few_and_end_at_the_limit() -> None:
+def test_compared_positions_are_few_and_end_at_the_limit() -> None:
     for length in (2, 9, 60, 265, 1023, 4000):
         steps = min(8, length - 1)
         found = starts(length, steps)

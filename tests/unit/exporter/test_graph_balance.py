@@ -1,4 +1,4 @@
-"""Nets with a channel that outshouts the others: balancing changes nothing but what 8 bits make of them."""
+"""Nets with an outlier channel: balancing changes only the rounding to 8 bits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ READERS = {
 
 
 def loud(name: str) -> Any:
-    """The model `name`, one channel of its residual stream large in all that writes it, and small in what reads it."""
+    """Return the model `name` with one channel of its residual stream that is large in writers and small in readers."""
     import torch
 
     model = tiny_generators.build(name)
@@ -87,7 +87,7 @@ def test_blocks_read_by_numpy_are_the_model_in_torch(tmp_path: Path, name: str) 
     assert np.abs(logits(net) - want).max() <= 1e-5 * np.abs(want).max()
 
 
-def test_what_no_writer_has_for_encoder_decoders_is_no_net(tmp_path: Path) -> None:
+def test_decoder_only_layers_are_refused_in_an_encoder_decoder(tmp_path: Path) -> None:
     net, llama = read(tmp_path / "t5", tiny_generators.build("t5")), read(tmp_path, tiny_generators.build("llama"))
     with pytest.raises(ValueError, match="decoders alone"):
         replace(net, decoder=replace(net.decoder, layers=llama.decoder.layers))
@@ -108,12 +108,12 @@ def test_nets_that_cannot_or_need_not_be_balanced_stay_as_they_are(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_loud_channel_is_found(tmp_path: Path, name: str) -> None:
+def test_a_channel_with_large_values_is_found(tmp_path: Path, name: str) -> None:
     assert LOUD in balanced(read(tmp_path, loud(name)), FORMATS["int8"], 127).head.loud
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_a_head_with_loud_channels_has_the_same_bits_in_any_batch(tmp_path: Path, name: str) -> None:
+def test_a_head_with_outlier_channels_has_the_same_bits_in_any_batch(tmp_path: Path, name: str) -> None:
     write_engine_folder(tiny_generators.save(tmp_path, loud(name)), tmp_path / "engine", FORMATS["int8"], LEVELS)
     inputs, answers = (IDS if name == "gpt2" else SOURCE).tolist(), IDS.tolist()
     together = graph_rows.decoded(tmp_path / "engine", inputs, answers)
@@ -132,7 +132,7 @@ def test_the_same_checkpoint_gives_the_same_weights(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
 
 
-def test_what_is_moved_depends_on_where_8_bits_are_short() -> None:
+def test_balancing_scales_only_channels_that_8_bits_round_badly() -> None:
     rows = GENERATOR.standard_normal((64, 32)).astype(np.float32)
     weight = GENERATOR.standard_normal((40, 32)).astype(np.float32)
     assert np.abs(np.log2(factors(rows, weight))).max() < 0.5, "an even net stays about as it is"
@@ -150,7 +150,7 @@ def factors(rows: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def rounding(rows: NDArray[Any], weight: NDArray[Any]) -> float:
-    """The error of the product in int8."""
+    """Return the error of the product in int8."""
     (x, x_scale), (w, w_scale) = int8_rows(rows, 127), int8_rows(weight, 127)
     product = (x.astype(np.float32) @ w.T) * x_scale[:, None] * w_scale
     return float(np.linalg.norm(product - rows @ weight.T))

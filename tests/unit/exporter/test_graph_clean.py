@@ -1,4 +1,4 @@
-"""Cleaning changes which nodes there are, and no number."""
+"""Cleaning a graph removes nodes and changes no result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ X = np.float32([[1, -2], [3, 4]])
 
 
 def cluttered() -> onnx.ModelProto:
-    """y = (x + c) * (x + c) + x, where c stands twice, x + c is computed twice, and identities lie in between."""
+    """Return y = (x + c) * (x + c) + x with two copies of c, x + c computed twice, and identities in between."""
     constant = numpy_helper.from_array(np.float32(0.5), "value")
     return onnx_toys.graph(
         [
@@ -37,9 +37,9 @@ def cluttered() -> onnx.ModelProto:
 
 
 def branching() -> onnx.ModelProto:
-    """y = x if the first of x is positive else -x; both branches hand on values of the graph around them.
+    """Return y = x if the first of x is positive else -x; both branches return values of the outer graph.
 
-    DeBERTa's relative positions come out of torch's exporter like this, with identities in the branches.
+    torch's exporter gives DeBERTa's relative positions this form, with identities in the branches.
     """
     output = onnx_toys.floats("branch", "rows", 2)
     then = helper.make_graph([helper.make_node("Identity", ["x1"], ["branch"])], "then", [], [output])
@@ -65,7 +65,7 @@ def branching() -> onnx.ModelProto:
     )
 
 
-def test_identities_twins_and_the_unread_are_gone_and_the_output_stays() -> None:
+def test_identity_duplicate_and_unused_nodes_are_removed() -> None:
     model = clean(cluttered())
     np.testing.assert_array_equal(onnx_toys.run(model, x=X)[0], (X + 0.5) ** 2 + X)
     kinds = Counter(node.op_type for node in model.graph.node)
@@ -73,7 +73,7 @@ def test_identities_twins_and_the_unread_are_gone_and_the_output_stays() -> None
     assert [list(i.dims) for i in model.graph.initializer] == [[]]
 
 
-def test_equal_weights_stand_once() -> None:
+def test_equal_weights_are_stored_once() -> None:
     weight = np.random.default_rng(0).normal(size=(2, 2)).astype(np.float32)
     model = onnx_toys.graph(
         [
@@ -89,6 +89,6 @@ def test_equal_weights_stand_once() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_branches_that_hand_on_outer_values_stay_equal(sign: int) -> None:
+def test_branches_that_return_outer_values_stay_equal(sign: int) -> None:
     x = sign * np.abs(X)
     np.testing.assert_array_equal(onnx_toys.run(clean(branching()), x=x)[0], np.abs(X))

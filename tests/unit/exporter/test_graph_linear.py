@@ -1,4 +1,4 @@
-"""Linears of every format against numpy, on rows that are hard to quantize; and the two graphs without weights."""
+"""Linears of every format compared with numpy, on rows that are hard to quantize; top-k and log-softmax graphs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ERRORS: dict[WeightFormat, float] = {"fp32": 1e-6, "int8": int8_error(0.015), "i
 
 
 def session(folder: Path, weight_format: WeightFormat, biased: bool) -> Any:
-    """A session of one linear: x [rows, inputs] -> y [rows, outputs]."""
+    """Return a session of one linear: x [rows, inputs] -> y [rows, outputs]."""
     with WeightFile(folder / "weights.bin") as weights:
         writer = GraphWriter("linear", weights)
         x = writer.input("x", np.float32, ["rows", INPUTS])
@@ -44,7 +44,7 @@ def session(folder: Path, weight_format: WeightFormat, biased: bool) -> Any:
 
 
 def optimized(path: Path) -> onnx.ModelProto:
-    """What ONNX Runtime makes of a file where it has no native operators."""
+    """Return the graph that ONNX Runtime makes of a file if it has no native operators."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(path.with_name("optimized.onnx"))
     options.log_severity_level = 3
@@ -54,7 +54,7 @@ def optimized(path: Path) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("weight_format", ERRORS)
-def test_a_linear_multiplies_and_adds(tmp_path: Path, weight_format: WeightFormat, biased: bool) -> None:
+def test_a_linear_of_each_format_is_near_numpy(tmp_path: Path, weight_format: WeightFormat, biased: bool) -> None:
     (got,) = session(tmp_path, weight_format, biased).run(None, {"x": ROWS})
     bias = BIAS if biased else np.zeros_like(BIAS)
     assert error(got[0] - bias, ROWS[0] @ WEIGHT.T) < ERRORS[weight_format]
@@ -113,7 +113,7 @@ def test_log_softmax_is_torchs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 7, 50])
-def test_the_best_come_first_and_among_equals_the_lowest_id(tmp_path: Path, k: int) -> None:
+def test_top_k_orders_by_score_and_then_by_id(tmp_path: Path, k: int) -> None:
     top_k_graph(tmp_path / "top_k.onnx")
     equal = np.zeros((2, 50), np.float32)
     equal[1, 25:] = 1

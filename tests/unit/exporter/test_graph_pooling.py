@@ -1,4 +1,4 @@
-"""Pooling in the graph is sentence-transformers' own, row by row."""
+"""Pooling in the graph equals that of sentence-transformers, row by row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pool(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def reference(pooling: Pooling, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """sentence_transformers.sentence_transformer.modules.Pooling and Normalize."""
+    """Return the result of sentence_transformers.sentence_transformer.modules.Pooling and Normalize."""
     from sentence_transformers.sentence_transformer.modules import Normalize
     from sentence_transformers.sentence_transformer.modules import Pooling as Reference
 
@@ -52,7 +52,7 @@ def example(rows: int = 5, tokens: int = 7) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("pooling", POOLINGS, ids=str)
-def test_it_is_sentence_transformers_pooling_beside_a_row_of_padding_and_one_of_nan(pooling: Pooling) -> None:
+def test_pooling_equals_sentence_transformers_beside_padding_and_nan_rows(pooling: Pooling) -> None:
     hidden, mask = example()
     mask[2] = 0
     hidden[1, mask[1] == 1] = np.nan
@@ -69,7 +69,7 @@ def test_a_zero_embedding_normalizes_to_zero(mode: Mode) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 16, 100])
 @pytest.mark.parametrize("pooling", POOLINGS, ids=str)
-def test_a_row_is_the_same_alone_and_in_company(pooling: Pooling, tokens: int) -> None:
+def test_a_pooled_row_is_the_same_alone_and_in_a_batch(pooling: Pooling, tokens: int) -> None:
     hidden, mask = example(rows=6, tokens=tokens)
     together = pool(pooling, hidden, mask)
     for row in range(len(hidden)):
@@ -77,7 +77,7 @@ def test_a_row_is_the_same_alone_and_in_company(pooling: Pooling, tokens: int) -
 
 
 @pytest.mark.parametrize("factor", ["mask", "column"])
-def test_a_sum_of_the_mask_alone_stays_as_it_is(factor: str) -> None:
+def test_a_sum_of_the_mask_itself_is_left_alone(factor: str) -> None:
     nodes = [
         helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
         helper.make_node("Mul", [factor, factor], ["product"]),
@@ -98,7 +98,7 @@ def test_torch_warns_of_nothing_while_it_traces(capfd: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("mode", ["mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
 def test_long_texts_of_large_values_are_pooled_in_float16(mode: Mode) -> None:
-    """In torch, as ONNX Runtime computes a file of float16 in float32 where there is no GPU."""
+    """It runs in torch, as ONNX Runtime computes a file of float16 in float32 on a machine without a GPU."""
     tokens = 4098
     hidden = np.random.default_rng(0).normal(20, 1, (1, tokens + 3, WIDTH)).astype(np.float16)
     mask = (np.arange(tokens + 3)[None] < tokens).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Arithmetic of the weight formats, and the file of weights: each tensor once, aligned, and of the size it says."""
+"""Arithmetic of the weight formats, and the weight file: each tensor once, aligned, and of its stated size."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_tensors_are_written_in_pieces_at_aligned_offsets(tmp_path: Path) -> Non
     assert b.external_data[0].value == "w.bin"
 
 
-def test_a_name_is_written_once(tmp_path: Path) -> None:
+def test_a_weight_added_twice_is_written_once(tmp_path: Path) -> None:
     calls = []
 
     def pieces() -> Iterator[NDArray[np.float32]]:
@@ -116,6 +116,6 @@ def test_a_name_is_written_once(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
-def test_pieces_of_another_size_are_an_error(tmp_path: Path) -> None:
+def test_pieces_that_do_not_fill_the_shape_are_an_error(tmp_path: Path) -> None:
     with WeightFile(tmp_path / "w.bin") as weights, pytest.raises(ValueError, match="12 bytes"):
         weights.add("a", np.float32, (4,), lambda: [np.ones(3, np.float32)])

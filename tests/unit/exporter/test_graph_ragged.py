@@ -1,4 +1,4 @@
-"""The flat front gives a graph the very tensors that padding would have given it."""
+"""The flat input layer gives a graph exactly the tensors that padding would give it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = list[list[int]]  # a row's sequences, each of the row's width
 
 
 def echo(item_rank: int) -> onnx.ModelProto:
-    """padded = input_ids, as floats; with its mask beside it."""
+    """Return a graph of padded = input_ids, as floats, and of its mask."""
     shape = ("rows", "width")
     model = onnx_toys.graph(
         [
@@ -40,7 +40,7 @@ def flat(rows: list[Row], item_rank: int) -> dict[str, np.ndarray]:
 
 
 def padded(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
-    """ids and mask `[rows, sequences, width]` by hand."""
+    """Return ids and mask `[rows, sequences, width]`, padded by hand."""
     most, widest = max(len(row) for row in rows), max(len(row[0]) for row in rows)
     ids, mask = np.full((len(rows), most, widest), PAD), np.zeros((len(rows), most, widest))
     for r, row in enumerate(rows):
@@ -67,7 +67,7 @@ def test_rows_are_padded_to_the_widest_and_filled_with_empty_sequences(
 
 
 def test_an_output_that_other_nodes_read_is_split_once() -> None:
-    """first = ids, second = first + 1: both come back as [rows, sequences, width]."""
+    """first = ids and second = first + 1 both come back as [rows, sequences, width]."""
     model = onnx_toys.graph(
         [
             helper.make_node("Cast", ["input_ids"], ["first"], to=TensorProto.FLOAT),

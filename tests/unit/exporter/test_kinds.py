@@ -1,4 +1,4 @@
-"""The kind of an encoder: recorded by its export, read by one function, and derived for models of before."""
+"""The kind of an encoder: recorded by its export, and derived for models of earlier versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
 PROMPTS = {"prompts": {"query": "the dog: "}}
 MEAN, SPLADE = Recipe((pooling("mean"),), PROMPTS), Recipe((splade(),))
-# Kind -> what writes a checkpoint of it in a folder, or below it.
+# Kind -> a function that writes a checkpoint of it in a folder, or below it.
 WRITERS: dict[str, tuple[Kind, Callable[[Path], Any], dict[str, Any]]] = {
     "embedder": (Kind.EMBEDDER, partial(write_embedder, recipe=MEAN), {}),
     "token-vectors": (Kind.TOKEN_VECTORS, partial(write_embedder, recipe=MEAN), {"token_vectors": True}),
@@ -78,13 +78,13 @@ def test_the_kind_is_recorded_and_derived_for_models_of_before(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("recipe", [each.name for each in zoo.recipes.RECIPES if each.task not in GENERATORS])
-def test_other_tasks_have_one_kind(recipe: str) -> None:
+def test_the_kind_of_a_zoo_checkpoint_is_that_of_its_task(recipe: str) -> None:
     plan = plan_of(zoo.checkpoint(recipe))
     assert plan.task.kind is USUAL[plan.task.task]
     assert plan.describe()["kind"] == plan.task.kind
 
 
-def test_generators_and_unknown_names_have_no_kind() -> None:
+def test_generators_have_no_kind_and_unknown_kinds_fall_back() -> None:
     plain = ModelMetadata("model", (), ())
     assert {kind_of(plain, task) for task in GENERATION_TASKS} == {None}
     assert {kind_of(plain, task) for task in USUAL} == {*USUAL.values()}

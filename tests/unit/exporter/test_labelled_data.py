@@ -1,4 +1,4 @@
-"""Labelled data of `--verify-data` and `hfx verify --data`: what no answer of the model can equal is refused."""
+"""Labelled data of `--verify-data` and `hfx verify --data`: targets that no answer can equal are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hfx export --from model-settings.json`: the plan is that of the command that is printed."""
+"""`hfx export --from model-settings.json` makes the plan of the command that it prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNTIME = "mlserver_huggingface.HuggingFaceRuntime"
 
 
 def settings(folder: Path, extra: Any = None, **more: Any) -> Path:
-    """A model-settings.json with `extra` and other members."""
+    """Write a model-settings.json with `extra` and other members."""
     path = folder / "model-settings.json"
     body = {"name": "transformer", "implementation": RUNTIME, "parameters": {"extra": extra}, **more}
     path.write_text(json.dumps(body), encoding="utf-8")

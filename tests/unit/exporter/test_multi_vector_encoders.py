@@ -1,4 +1,4 @@
-"""ColBERT as sentence-transformers saves it itself: query expansion, skipped words, lengths and roles as its encode."""
+"""ColBERT as sentence-transformers saves it: query expansion, skipped words, lengths and roles as in its encode."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MASKED = (*LAYERS, token_mask(**PUNCTUATION))
 
 
 def recipe(mask: dict[str, Any] = PUNCTUATION, settings: dict[str, Any] = PROMPTS, **transformer: Any) -> Recipe:
-    """A ColBERT with these fields of its last module, its own files and its first module."""
+    """Return a ColBERT with these fields of its last module, its own files and its first module."""
     return Recipe((*LAYERS, token_mask(**mask)), settings, transformer, words=WORDS)
 
 
@@ -73,7 +73,7 @@ RECIPES = {
 
 
 def write_of_type(folder: Path, model_type: str, pieces: str, **transformer: Any) -> Any:
-    """A ColBERT of another architecture; the model as the library reads it back."""
+    """Save a ColBERT of another architecture; return the model as the library reads it back."""
     import torch
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.base.modules import Transformer
@@ -87,7 +87,7 @@ def write_of_type(folder: Path, model_type: str, pieces: str, **transformer: Any
 
 
 def write_again(folder: Path, write: Callable[[Path], Path]) -> Any:
-    """A ColBERT of another library that sentence-transformers have read and saved; the model as they read it back."""
+    """Save a ColBERT of another library by sentence-transformers; return the model as the library reads it back."""
     from sentence_transformers import MultiVectorEncoder
 
     MultiVectorEncoder(str(write(folder / "base")), device="cpu").save_pretrained(str(folder / "model"), **BARE)
@@ -118,7 +118,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", thinned(CASES))
-def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
+def test_query_and_document_vectors_equal_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = CASES[name](tmp_path)
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     assert (manifest.task, manifest.choices["pooling"]) == ("feature-extraction", ["tokens"])
@@ -145,14 +145,14 @@ def answers(model: LocalModel, texts: Any, **options: Any) -> list[Any]:
 
 
 def joined_tokens() -> Any:
-    """The module that joins vectors of a document."""
+    """Return a maker of the module that joins vectors of a document."""
     from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
 
     return HierarchicalTokenPooling(pool_factor=2)
 
 
 def expansion(**fields: Any) -> Callable[[Path], None]:
-    """A change of the expansion in the transformer's file."""
+    """Return a change of the expansion in the transformer's file."""
     kept = {name: value for name, value in (FIXED | fields).items() if value is not DROPPED}
     return lambda folder: change(folder / "sentence_bert_config.json", query_expansion=kept)
 
@@ -205,7 +205,7 @@ REFUSED: dict[str, tuple[Recipe, Callable[[Path], None], type[SourceError], str]
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_is_named(tmp_path: Path, name: str) -> None:
+def test_each_unsupported_multi_vector_checkpoint_is_refused_with_a_fix(tmp_path: Path, name: str) -> None:
     written, damage, error, message = REFUSED[name]
     write_multi_vector_encoder(tmp_path, written)
     damage(tmp_path / "model")

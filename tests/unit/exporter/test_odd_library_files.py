@@ -1,4 +1,4 @@
-"""Odd files of sentence-transformers: answers are those of its encode and predict, or the refusal names the reason."""
+"""Unusual files of sentence-transformers give the answers of its encode and predict, or a refusal with the reason."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ Change = Callable[[Path], Any]
 
 
 def edit(name: str, **fields: Any) -> Change:
-    """Other fields of a file."""
+    """Return a change of fields of a file."""
     return lambda folder: edit_json(folder / name, **fields)
 
 
 def rewrite(name: str, **fields: Any) -> Change:
-    """A file of these fields."""
+    """Return a change that replaces a file by one with these fields."""
     return lambda folder: (folder / name).write_text(json.dumps(fields))
 
 
 def without_modules(folder: Path) -> None:
-    """As transformers' own folders are, with the library's other files in it."""
+    """Make a folder like transformers' own, with the library's other files in it."""
     (folder / "modules.json").unlink()
 
 
 def all_of(*changes: Change) -> Change:
-    """These changes, one after the other."""
+    """Return a change that makes these changes in order."""
     return lambda folder: [change(folder) for change in changes]
 
 
 def with_head(name: str) -> Change:
-    """The transformer in another class of transformers'."""
+    """Return a change to another class of transformers."""
 
     def change(folder: Path) -> None:
         import transformers
@@ -70,13 +70,13 @@ def with_head(name: str) -> Change:
 
 
 def with_dots(folder: Path) -> None:
-    """Another spelling of a module's path."""
+    """Change the spelling of a module's path."""
     file = folder / "modules.json"
     file.write_text(file.read_text().replace('"1_Pooling"', '"./1_Pooling/"'))
 
 
 def with_older_name(folder: Path) -> None:
-    """The transformer's settings in a file of another name."""
+    """Move the transformer's settings to a file of another name."""
     (folder / TRANSFORMER).unlink()
     rewrite("sentence_roberta_config.json", max_seq_length=17)(folder)
 
@@ -107,7 +107,7 @@ EMBEDDERS: dict[str, tuple[Recipe, Change]] = {
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
-def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
+def test_embedders_with_odd_files_answer_as_encode(tmp_path: Path, name: str) -> None:
     from sentence_transformers import SentenceTransformer
 
     recipe, change = EMBEDDERS[name]
@@ -153,7 +153,7 @@ RANKERS: dict[str, tuple[int, dict[str, Any], Change]] = {
 
 
 @pytest.mark.parametrize("name", RANKERS)
-def test_scores_are_those_of_predict(tmp_path: Path, name: str) -> None:
+def test_cross_encoders_with_odd_files_score_as_predict(tmp_path: Path, name: str) -> None:
     from sentence_transformers import CrossEncoder
 
     labels, settings, change = RANKERS[name]
@@ -167,7 +167,7 @@ def test_scores_are_those_of_predict(tmp_path: Path, name: str) -> None:
 
 
 def with_template(folder: Path) -> None:
-    """An embedder that the library saves with a chat template, through which its texts go."""
+    """Save an embedder with a chat template, through which its texts go."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from transformers import AutoTokenizer
@@ -179,7 +179,7 @@ def with_template(folder: Path) -> None:
 
 
 def with_static_weights(folder: Path) -> None:
-    """A sparse encoder of weights of tokens, whose config.json is not a transformer's."""
+    """Save a sparse encoder of token weights, whose config.json is not a transformer's."""
     from sentence_transformers import SparseEncoder
     from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
     from transformers import AutoTokenizer
@@ -189,7 +189,7 @@ def with_static_weights(folder: Path) -> None:
 
 
 def with_two_ways(folder: Path) -> None:
-    """Queries and documents of two models."""
+    """Save a router with separate models for queries and documents."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router, Transformer
 
@@ -199,7 +199,7 @@ def with_two_ways(folder: Path) -> None:
 
 
 def with_autoencoder(folder: Path) -> None:
-    """A sparse encoder of vectors (CSR)."""
+    """Save a sparse encoder of vectors (CSR)."""
     from sentence_transformers import SparseEncoder
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sparse_encoder.modules import SparseAutoEncoder
@@ -210,18 +210,18 @@ def with_autoencoder(folder: Path) -> None:
 
 
 def with_custom_scores(folder: Path) -> None:
-    """Scores by a class that the library does not trust."""
+    """Save a model with scores by a class that the library does not trust."""
     write_cross_encoder(folder, Recipe(()))
     edit_json(folder / "model" / LIBRARY, **{FIELD: "own.Identity"})
 
 
 def with_logits(folder: Path) -> None:
-    """An embedder of a masked language model's logits."""
+    """Save an embedder of a masked language model's logits."""
     write_sparse_encoder(folder, Recipe((pooling("max"),)))
 
 
 def with_lengths(folder: Path) -> None:
-    """Queries cut by the library at another length."""
+    """Save a model whose queries the library truncates at another length."""
     write_embedder(folder, Recipe(MEAN, transformer={"query_length": 17}))
 
 
@@ -237,7 +237,7 @@ REFUSED: dict[Callable[[Path], None], str] = {
 
 
 @pytest.mark.parametrize("write", REFUSED)
-def test_what_is_refused_is_named(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_each_unsupported_file_is_refused_with_a_fix(tmp_path: Path, write: Callable[[Path], None]) -> None:
     write(tmp_path)
     with pytest.raises(CheckpointUnsupported, match=REFUSED[write]) as caught:
         export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")

@@ -1,4 +1,4 @@
-"""What an export will build is decided, and refused, before any work."""
+"""The plan of an export is decided, or refused, before any work."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def plan(folder: Path, options: ExportOptions | None = None, **config: Any) -> E
     ],
     ids=str,
 )
-def test_the_task_is_the_option_or_told_by_the_architecture(
+def test_the_task_is_the_option_or_follows_from_the_config(
     tmp_path: Path, task: str | None, config: dict[str, Any], decided: Task
 ) -> None:
     assert plan(tmp_path, ExportOptions(task=task), **config).task.task is decided

@@ -1,4 +1,4 @@
-"""What a generator's export will build is decided, and refused, before any work."""
+"""The plan of a generator's export is decided, or refused, before any work."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_task_of_another_kind_is_refused(tmp_path: Path, config: dict[str, Any
     ],
     ids=lambda config: config["architectures"][0],
 )
-def test_what_is_no_generator_of_a_family_is_unsupported(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_an_architecture_of_no_generator_family_is_unsupported(tmp_path: Path, config: dict[str, Any]) -> None:
     with pytest.raises(CheckpointUnsupported, match=f"{config['architectures'][0]}|{config['model_type']}") as caught:
         plan(tmp_path, config)
     assert caught.value.fix
@@ -180,13 +180,13 @@ def test_a_generator_is_fp16_on_gpus(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_an_option_that_can_not_be_is_refused_with_a_way_on(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_an_invalid_option_is_refused_with_a_fix(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         plan(tmp_path, GPT2, ExportOptions(**options))
     assert caught.value.fix
 
 
-def test_slots_hold_the_default_beams(tmp_path: Path) -> None:
+def test_slots_must_hold_the_default_number_of_beams(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="4 beams"):
         plan(tmp_path, BART, ExportOptions(slots=3), num_beams=4)
     made = plan(tmp_path, BART, ExportOptions(slots=4), num_beams=4)

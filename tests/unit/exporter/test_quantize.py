@@ -22,7 +22,7 @@ NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for 
 
 
 def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
-    """Weights of as many levels as hfx writes here."""
+    """Quantize with as many weight levels as hfx writes on this processor."""
     return quantize.row_wise(source, levels)
 
 
@@ -39,7 +39,7 @@ def weight(rows: int, columns: int, seed: int = 0) -> np.ndarray:
 
 
 def sentences(rows: int, seed: int = 1) -> np.ndarray:
-    """Activations with a few loud channels, as transformers have them."""
+    """Return activations with a few large channels, as transformers have them."""
     x = np.random.default_rng(seed).normal(size=(rows, TOKENS, HIDDEN)).astype(np.float32)
     x[..., 7] *= 20
     return x
@@ -69,7 +69,7 @@ def layer(constant: np.ndarray, bias: np.ndarray | None = None, **attributes: ob
 
 
 def bound(form: Form, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The largest error of x @ w when each weight, and for `row_wise` each input, is off by half a step."""
+    """Return the largest error of x @ w if each weight, and for `row_wise` each input, is off by half a step."""
     half_step = np.abs(w).max(0) / (LEVELS if form is row_wise else 127) / 2
     error = np.abs(x).sum(-1, keepdims=True) * half_step
     if form is row_wise:
@@ -79,7 +79,7 @@ def bound(form: Form, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def run(form: Form, model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
-    """ONNX Runtime has a fusion of its own for `weight_only`, which OpenVINO serves: that graph is taken literally."""
+    """Run a model; the graph of `weight_only`, which OpenVINO serves, runs without ONNX Runtime's own fusion."""
     return (onnx_toys.run_as_written if form is weight_only else onnx_toys.run)(model, x=x)
 
 
@@ -109,7 +109,7 @@ def test_a_product_is_within_half_a_step_of_each_factor(form: Form, scale: float
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_layer_is_within_the_bound(form: Form, biased: bool, transposed: bool) -> None:
+def test_a_quantized_layer_stays_within_the_error_bound(form: Form, biased: bool, transposed: bool) -> None:
     x, w, b = sentences(1)[0], weight(HIDDEN, OUTER), weight(1, OUTER, 5)[0] * biased
     quantized = form(layer(w.T.copy() if transposed else w, b if biased else None, transB=int(transposed)))
     assert quantized.weights == 1
@@ -139,7 +139,7 @@ def test_a_layer_with_factors_is_left_alone(form: Form, attribute: dict[str, flo
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_weight_that_two_nodes_read_is_right_in_both(form: Form, transposed: bool) -> None:
-    """y = x @ w @ w, or x @ w @ w^T: the same square initializer under MatMul and under Gemm."""
+    """y = x @ w @ w, or x @ w @ w^T: the same square initializer for MatMul and for Gemm."""
     w = weight(HIDDEN, HIDDEN) / 8
     if transposed:
         w *= np.linspace(0.1, 3, HIDDEN, dtype=np.float32)[:, None]
@@ -159,7 +159,7 @@ def test_a_weight_that_two_nodes_read_is_right_in_both(form: Form, transposed: b
 
 
 def looked_up(w: np.ndarray) -> tuple[onnx.NodeProto, np.ndarray]:
-    """As tied embeddings are: the table is gathered from and multiplied by."""
+    """Return a Gather node on the multiplied weight, as tied embeddings have, and its result."""
     return helper.make_node("Gather", ["w", "index"], ["z"]), w[1]
 
 
@@ -215,7 +215,7 @@ def test_rows_are_near_the_floats_and_bit_equal_alone_and_in_a_batch(form: Form,
         np.testing.assert_array_equal(run(x[row : row + 1])[0], together[row])
 
 
-def test_half_stores_float16_behind_float_inputs_and_outputs_and_stays_near() -> None:
+def test_float16_weights_keep_float32_inputs_and_outputs() -> None:
     x, w = sentences(2), weight(HIDDEN, OUTER)
     model = half(product(w))
     values = [*model.graph.input, *model.graph.output]
@@ -224,7 +224,7 @@ def test_half_stores_float16_behind_float_inputs_and_outputs_and_stays_near() ->
     np.testing.assert_allclose(onnx_toys.run(model, x=x)[0], x @ w, atol=1e-2 * np.abs(x @ w).max())
 
 
-def test_half_of_a_whole_encoder_answers_like_it() -> None:
+def test_a_float16_encoder_answers_like_its_float32_graph() -> None:
     from hfx.exporter.encoder.build import build_graph
     from hfx.exporter.encoder.kinds import usual_kind
     from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler

@@ -1,4 +1,4 @@
-"""How texts are ranked: nDCG@10 on a user's file, the order of scores in the gate."""
+"""Rankings: nDCG@10 on a user's file, and the order of scores in the gate."""
 
 from __future__ import annotations
 

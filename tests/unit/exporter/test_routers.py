@@ -1,4 +1,4 @@
-"""Routers of sentence-transformers that look queries up, and modules in folders of their own, answer as the library."""
+"""Routers that look queries up, and modules in separate folders, answer like sentence-transformers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def close(found: Any, expected: Any) -> None:
 
 
 def exported(folder: Path, **options: Any) -> LocalModel:
-    """The checkpoint in `folder`/model, published and opened."""
+    """Return the checkpoint in `folder`/model, published and opened."""
     export_checkpoint(folder / "model", folder / "repository", name="model", **options)
     return LocalModel.open(folder / "repository", "model")
 
@@ -152,7 +152,7 @@ def routed(folder: Path, **changes: Any) -> None:
 
 
 def swapped(folder: Path) -> None:
-    """A dense one: two encoders."""
+    """Make a dense router of two encoders."""
     types = json.loads((folder / "router_config.json").read_text())["types"]
     types["query_0_SparseStaticEmbedding"] = "sentence_transformers.base.modules.transformer.Transformer"
     routed(folder, types=types)
@@ -229,7 +229,7 @@ def test_vectors_of_tokens_are_refused(tmp_path: Path) -> None:
 
 
 def moved(folder: Path) -> None:
-    """As the library saved a Transformer before version 2, beside a config.json of something else."""
+    """Move the Transformer as the library saved it before version 2, beside an unrelated config.json."""
     own = folder / "0_Transformer"
     own.mkdir()
     kept = ("modules.json", "config_sentence_transformers.json", "README.md")

@@ -1,4 +1,4 @@
-"""The choice of a CPU runtime: what a processor can multiply, and how candidates are timed."""
+"""The choice of a CPU runtime: products that a processor computes exactly, and the timing of candidates."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_weights_have_seven_bits_where_products_would_saturate(line: str, levels
     assert weight_levels(cpuinfo) == levels
 
 
-def test_every_way_is_run_in_turn() -> None:
+def test_candidates_are_timed_in_turn() -> None:
     order: list[str] = []
     seconds = interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")})
     assert order[:4] == ["a", "b", "a", "b"]
@@ -78,7 +78,7 @@ def test_a_near_tie_has_one_choice_where_the_least_times_have_two() -> None:
     assert {near_tie(trial)[0] for trial in trials} == {"onnxruntime"}
 
 
-def test_what_is_faster_in_each_part_is_chosen_alone() -> None:
+def test_a_candidate_that_wins_every_part_has_no_near_tie() -> None:
     times: Trial = {"native": {"1x16": [1.06, 1.2, 1.06, 1.3]}, "openvino": {"1x16": [1.0, 1.1, 1.0, 1.2]}}
     assert near_tie(times) == ("openvino",)
     times["native"]["1x16"][3] = 1.21
@@ -141,7 +141,7 @@ def test_weights_are_in_a_file_beside_the_graph_that_has_its_name(tmp_path: Path
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
 @pytest.mark.parametrize("runtime", ["native", "onnxruntime"])
-def test_the_library_lies_beside_a_model_that_native_operators_serve(tmp_path: Path, runtime: CpuRuntime) -> None:
+def test_native_exports_contain_the_library_and_others_do_not(tmp_path: Path, runtime: CpuRuntime) -> None:
     checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("Model"))))
     options = ExportOptions(
         repository=tmp_path / "repository", device="cpu", cpu_runtime=runtime, precision="int8", max_drop=1.0
@@ -167,7 +167,7 @@ def test_the_reason_of_a_runtime_names_no_staged_folder(tmp_path: Path) -> None:
     assert last_line(error, tmp_path) == "Can't read cpu/decoder.xml beside a.onnx"
 
 
-def test_openvino_is_asked_for_by_the_standard_entry() -> None:
+def test_openvino_is_configured_by_the_standard_accelerator_entry() -> None:
     config = CpuChoice("openvino", quantization_group=64).backend_config(threads=3)
     accelerators = config["optimization"]["execution_accelerators"]["cpu_execution_accelerator"]
     assert [each["name"] for each in accelerators] == ["openvino"]

@@ -1,4 +1,4 @@
-"""Checkpoints written by sentence-transformers, exported wholly, answer as its encode does."""
+"""Embedders saved by sentence-transformers answer like its encode after an export."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -
 
 
 @pytest.mark.parametrize("name", thinned(RECIPES))
-def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
+def test_vectors_of_every_pipeline_equal_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     model = LocalModel.open(tmp_path / "repository", "model")
@@ -99,7 +99,7 @@ def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", thinned(name for name in RECIPES if name.startswith("prompts")))
-def test_prompts_are_those_of_encode(tmp_path: Path, name: str) -> None:
+def test_prompts_give_the_vectors_of_encode(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     model = LocalModel.open(tmp_path / "repository", "model")
@@ -206,7 +206,7 @@ def test_damaged_weights_of_a_module_are_corrupt(tmp_path: Path, damage: str) ->
 
 @pytest.mark.parametrize("name", ["max-mean-dense", "short", "prompts-mean", "lower-case", "layer-norm"])
 def test_files_of_older_versions_mean_the_same(tmp_path: Path, name: str) -> None:
-    """As versions 2 to 5 wrote them: other paths of classes and names of fields, pickled weights of modules."""
+    """The files are those of versions 2 to 5: other class paths and field names, and pickled weights of modules."""
     import torch
     from safetensors.torch import load_file
     from sentence_transformers import SentenceTransformer

@@ -1,4 +1,4 @@
-"""The files of sentence-transformers are read, and refused where they ask for what the graph would not do."""
+"""Reading of sentence-transformers' files, and refusal of settings that the graph would not honour."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weig
 
 
 def write(folder: Path, *kinds: str, modes: tuple[str, ...] = ("mean_tokens",), **pooling: Any) -> Path:
-    """A checkpoint with these modules, whose pooling has these modes."""
+    """Write a checkpoint with these modules, and a pooling with these modes."""
     paths = {"Transformer": "", "Pooling": "1_Pooling"}
     modules = [
         {
@@ -119,7 +119,7 @@ def test_poolings_and_prepared_texts_that_the_graph_has_not_are_unsupported(
     refused(folder, CheckpointUnsupported)
 
 
-def test_normalization_is_read(tmp_path: Path) -> None:
+def test_the_normalize_module_is_read(tmp_path: Path) -> None:
     assert read_pooling(write(tmp_path, "Transformer", "Pooling", "Normalize")) == Pooling(layers=(Layer("Normalize"),))
 
 
@@ -237,7 +237,7 @@ def test_the_trained_length_is_read(tmp_path: Path, kind: str, content: str, len
         ({"prompts": None, "default_prompt_name": None}, None, None),
     ],
 )
-def test_prompts_are_read(
+def test_prompts_and_their_default_are_read(
     tmp_path: Path, config: dict[str, Any], pooling: Pooling | None, prompts: Prompts | None
 ) -> None:
     folder = write(tmp_path, "Transformer", "Pooling")
@@ -286,7 +286,7 @@ IDENTITY, SIGMOID, TANH = "torch.nn.modules.linear.Identity", "torch.nn.Sigmoid"
         ({NEW: {"activation_fn": SIGMOID}}, {LIBRARY: {"activation_fn": IDENTITY}}, True, "none"),
     ],
 )
-def test_the_activation_is_that_which_cross_encoders_apply(
+def test_the_activation_is_read_as_cross_encoder_reads_it(
     tmp_path: Path, config: dict[str, Any], files: dict[str, Any], is_marked: bool, activation: str
 ) -> None:
     write(tmp_path, "Transformer")

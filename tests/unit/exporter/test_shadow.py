@@ -1,4 +1,4 @@
-"""Served answers compared with reference models: planted faults are found, and what can't be compared says why."""
+"""Served answers compared with reference models: planted faults are found; skipped comparisons have a reason."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def verdicts(comparisons: Comparisons, found: list[dict[str, Any]]) -> list[Verd
 
 
 def flipped(number: int) -> Callable[[Path], None]:
-    """A fault: one bit of a weight."""
+    """Return a fault: one flipped bit of a weight."""
 
     def plant(repository: Path) -> None:
         folder, draw = repository / "sentiment_net/1", random.Random(number)
@@ -91,7 +91,7 @@ def flipped(number: int) -> Callable[[Path], None]:
 
 
 def edited(member: str, edit: Callable[[Any], Any]) -> Callable[[Path], None]:
-    """A fault: a file of JSON that says something else."""
+    """Return a fault: a changed JSON file."""
 
     def plant(repository: Path) -> None:
         path = repository / member
@@ -103,7 +103,7 @@ def edited(member: str, edit: Callable[[Any], Any]) -> Callable[[Path], None]:
 
 
 def swap_words(tokenizer: Any) -> None:
-    """The ids of the vocabulary's words in the reverse order."""
+    """Reverse the order of the ids of the vocabulary's words."""
     vocabulary = tokenizer["model"]["vocab"]
     words = [word for word in vocabulary if word.isalpha()]
     for word, other in zip(words, sorted((vocabulary[word] for word in words), reverse=True), strict=True):
@@ -125,7 +125,7 @@ GROSS = {
 
 
 def faulty(served: Path, folder: Path, plant: Callable[[Path], None]) -> Path:
-    """A copy of the classifier with a fault, of files of its own."""
+    """Return a copy of the classifier with a fault in files of its own."""
     for source in served.glob("sentiment*"):
         shutil.copytree(source, folder / source.name)
     plant(folder)
@@ -133,7 +133,7 @@ def faulty(served: Path, folder: Path, plant: Callable[[Path], None]) -> Path:
 
 
 def test_each_answer_that_a_fault_changes_is_found(served: Path, tmp_path: Path) -> None:
-    """Thirty faults, against the same publication: to the bit."""
+    """Thirty faults are compared with the same publication, bit by bit."""
     sound, comparisons, found = answers(served), Comparisons(served, served, "cpu"), 0
     assert {verdict.same for verdict in verdicts(comparisons, sound)} == {1}
     faults = [flipped(number) for number in range(FLIPS)] + [*GROSS.values()]
@@ -209,7 +209,7 @@ def test_texts_of_generators_are_compared(settings: dict[str, Any], served: Path
         ),
     ],
 )
-def test_what_can_not_be_compared_says_why(pair: ServedAnswer, reason: str, served: Path) -> None:
+def test_answers_that_cannot_be_compared_have_a_reason(pair: ServedAnswer, reason: str, served: Path) -> None:
     verdict = Comparisons(served, served, "cpu").verdict(pair)
     assert (verdict.skipped, verdict.same, verdict.differs) == (reason, 0, 0)
 

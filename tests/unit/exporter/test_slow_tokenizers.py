@@ -1,4 +1,4 @@
-"""Checkpoints without a tokenizer.json: their ids and texts are those of sentencepiece and of Python tokenizers."""
+"""Checkpoints without a tokenizer.json have the ids and texts of sentencepiece and of the Python tokenizers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def train(file: Path, texts: Sequence[str], **options: Any) -> None:
 
 
 def write(folder: Path, model_type: str, tokenizer_class: str, *vocabulary: str, **settings: Any) -> Path:
-    """The JSON files of a checkpoint; returns `folder`."""
+    """Write the JSON files of a checkpoint; return `folder`."""
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": tokenizer_class} | settings))
     if vocabulary:
@@ -122,7 +122,7 @@ def write(folder: Path, model_type: str, tokenizer_class: str, *vocabulary: str,
 
 
 def texts(count: int) -> Iterator[str]:
-    """Bundled texts, edge cases, and `count` texts of many scripts, control characters and languages."""
+    """Yield bundled texts, edge cases, and `count` random texts of scripts, control characters and languages."""
     yield from [*bundled_texts(), *edge_texts(100), "\u0391\u03a3 \u03a3\u0391\u03a3. \u03a3"]
     draw = random.Random(1)
     for number in range(count):
@@ -177,9 +177,7 @@ def test_words_that_are_split_at_punctuation_first_are_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("legacy", [True, False, None])
-def test_llama_s_texts_have_a_space_before_the_first_word_alone_where_it_is_not_legacy(
-    legacy: bool | None, tmp_path: Path
-) -> None:
+def test_non_legacy_llama_adds_a_space_before_the_first_word_only(legacy: bool | None, tmp_path: Path) -> None:
     import sentencepiece
 
     train(tmp_path / LLAMA_MODEL[2], bundled_texts(), **LLAMA)
@@ -250,7 +248,7 @@ def byt5_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compare(slow: Any, fast: Any, count: int, language: str = "") -> None:
-    """Ids are equal, and texts of them but for spaces at the end, which a stream can't take back."""
+    """Check that ids are equal, and texts too, except for spaces at the end, which a stream can't take back."""
     for text in texts(count):
         if text.endswith("</s>"):
             continue  # to which Python tokenizers of bytes add no second one
@@ -314,7 +312,9 @@ def test_m2m100_is_its_python_tokenizer_in_each_of_its_languages(m2m_folder: Pat
 
 @pytest.mark.usefixtures("few_texts")
 @pytest.mark.parametrize("kind", ["marian", "byt5"])
-def test_such_a_checkpoint_is_exported_and_answers(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_checkpoint_with_a_python_tokenizer_is_exported_and_answers(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     folder: Path = request.getfixturevalue(f"{kind}_folder")
     size = len(loaded(folder))
     config = (

@@ -1,4 +1,4 @@
-"""Sparse encoders (SPLADE) written by sentence-transformers, exported wholly, answer as its encode does."""
+"""Sparse encoders (SPLADE) saved by sentence-transformers answer like its encode after an export."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def encoded(encode: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
+def test_sparse_vectors_equal_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = write_sparse_encoder(tmp_path, RECIPES[name])
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     assert manifest.task == "feature-extraction"
@@ -107,7 +107,7 @@ def test_a_batch_has_as_many_rows_as_its_logits_have_room(tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_what_is_not_pooled_so_is_unsupported(tmp_path: Path, file: str, change: Any) -> None:
+def test_unsupported_sparse_poolings_are_refused(tmp_path: Path, file: str, change: Any) -> None:
     write_sparse_encoder(tmp_path, RECIPES["max"])
     path = tmp_path / "model" / file
     stated = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""StaticEmbedding, of sentence-transformers and of model2vec, exported wholly, answers as encode does."""
+"""StaticEmbedding models of sentence-transformers and model2vec answer like encode after an export."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -
 
 
 def encoded(encode: Any, texts: tuple[str, ...] = TEXTS) -> Any:
-    """What the library gives for each text alone."""
+    """Return the library's result for each text alone."""
     return np.stack([encode([text])[0] for text in texts])
 
 
 def exported(folder: Path, **options: Any) -> LocalModel:
-    """The checkpoint in `folder`/model, published and opened."""
+    """Return the checkpoint in `folder`/model, published and opened."""
     export_checkpoint(folder / "model", folder / "repository", name="model", **options)
     return LocalModel.open(folder / "repository", "model")
 
@@ -58,7 +58,7 @@ def close(found: list[Any], expected: Any) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_vectors_are_those_of_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
+def test_static_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
     layers, settings = RECIPES[name]
     reference = static_embedding(tmp_path / "model", *layers, **settings)
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
@@ -121,7 +121,7 @@ def test_a_text_is_cut_where_tokenizer_json_says_so(tmp_path: Path, side: str) -
 
 
 def test_other_files_of_the_library_are_not_read(tmp_path: Path) -> None:
-    """They say what its Transformer does."""
+    """Those files belong to its Transformer."""
     static_embedding(tmp_path / "model", normalize, cased=True)
     (tmp_path / "model/sentence_bert_config.json").write_text('{"do_lower_case": true, "max_seq_length": 16}')
     (tmp_path / "model/tokenizer_config.json").write_text('{"model_max_length": 16, "tokenizer_class": "GPT2"}')
@@ -131,7 +131,7 @@ def test_other_files_of_the_library_are_not_read(tmp_path: Path) -> None:
 
 
 def in_a_folder(folder: Path) -> None:
-    """As versions 3 and 4 saved it, without a config.json (static-retrieval-mrl-en-v1)."""
+    """Arrange the files as versions 3 and 4 did, without a config.json (static-retrieval-mrl-en-v1)."""
     home = folder / "0_StaticEmbedding"
     home.mkdir()
     for name in ("model.safetensors", "tokenizer.json"):
@@ -142,7 +142,7 @@ def in_a_folder(folder: Path) -> None:
 
 
 def of_model2vec(folder: Path, **tensors: Any) -> None:
-    """As model2vec saves it (potion-base-8M)."""
+    """Arrange the files as model2vec does (potion-base-8M)."""
     table = load_file(folder / "model.safetensors")["embedding.weight"]
     save_file({"embeddings": table} | tensors, folder / "model.safetensors")
     paths = {"StaticEmbedding": ".", "Normalize": "1_Normalize"}
@@ -173,7 +173,7 @@ LAYOUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_other_layouts_mean_what_the_library_reads(tmp_path: Path, name: str) -> None:
+def test_other_file_layouts_answer_as_encode(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "model"
     reference = static_embedding(folder, normalize)
     tokens = len(reference[0].tokenizer.get_vocab())
@@ -215,7 +215,7 @@ def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_shorter_vectors_are_those_of_encode(tmp_path: Path, declared: bool) -> None:
+def test_shortened_vectors_equal_those_of_encode(tmp_path: Path, declared: bool) -> None:
     reference = static_embedding(tmp_path / "model")
     if declared:
         (tmp_path / "model/config.json").write_text('{"is_matryoshka": true}')
@@ -234,7 +234,7 @@ def test_shorter_vectors_are_those_of_encode(tmp_path: Path, declared: bool) -> 
      {"task": "zero-shot-classification"}, {"task": "fill-mask"}, {"task": "text-ranking"}],
     ids=str,
 )  # fmt: skip
-def test_what_a_table_can_not_give_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_that_static_embeddings_cannot_honour_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     static_embedding(tmp_path / "model")
     with pytest.raises((UsageError, CheckpointUnsupported)) as caught:
         make_plan(open_config(str(tmp_path / "model")), ExportOptions(**options))
@@ -258,7 +258,7 @@ TENSORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_tensors_that_are_no_table_are_corrupt(tmp_path: Path, name: str) -> None:
+def test_tensors_that_are_not_an_embedding_table_are_corrupt(tmp_path: Path, name: str) -> None:
     static_embedding(tmp_path / "model")
     save_file(TENSORS[name], tmp_path / "model/model.safetensors")
     with pytest.raises(CheckpointCorrupt) as caught:
@@ -273,7 +273,7 @@ def test_tensors_that_are_no_table_are_corrupt(tmp_path: Path, name: str) -> Non
      ('{"truncation": {"max_length": "x"}}', CheckpointCorrupt), ('{"truncation": 5}', CheckpointCorrupt),
      ('{"truncation": {"max_length": 5, "direction": "Right"}}', CheckpointUnsupported), (None, CheckpointCorrupt)],
 )  # fmt: skip
-def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path, content: str | None, kind: type[Exception]) -> None:
+def test_an_invalid_tokenizer_json_is_refused(tmp_path: Path, content: str | None, kind: type[Exception]) -> None:
     static_embedding(tmp_path / "model")
     file = tmp_path / "model/tokenizer.json"
     file.unlink() if content is None else file.write_text(content)
@@ -281,7 +281,7 @@ def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path, content: str | None
         exported(tmp_path)
 
 
-def test_a_pickled_table_and_modules_behind_it_that_the_graph_has_not_are_unsupported(tmp_path: Path) -> None:
+def test_pickled_tables_and_unknown_modules_are_unsupported(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     static_embedding(folder)
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")

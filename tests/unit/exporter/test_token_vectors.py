@@ -1,4 +1,4 @@
-"""Vectors of tokens: of multi-vector encoders (ColBERT) as sentence-transformers', and of any embedder on request."""
+"""Token vectors of multi-vector encoders (ColBERT), as in sentence-transformers, and of any embedder on request."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def same(found: list[Any], others: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_vectors_are_those_of_encode(tmp_path: Path, name: str) -> None:
+def test_token_vectors_equal_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = write_multi_vector_encoder(tmp_path, RECIPES[name])
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     assert (manifest.task, manifest.choices["pooling"]) == ("feature-extraction", ["tokens"])
@@ -116,14 +116,14 @@ def test_other_precisions_have_nearly_the_same_vectors(tmp_path: Path, precision
     ],
     ids=["pooled", "sentence"],
 )
-def test_vectors_of_texts_are_unsupported(tmp_path: Path, recipe: Recipe) -> None:
+def test_multi_vector_encoders_that_pool_texts_are_unsupported(tmp_path: Path, recipe: Recipe) -> None:
     write_multi_vector_encoder(tmp_path, recipe)
     with pytest.raises(CheckpointUnsupported) as caught:
         export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     assert str(tmp_path) in caught.value.message and caught.value.fix
 
 
-def test_the_option_is_for_vectors_of_texts(tmp_path: Path) -> None:
+def test_token_vectors_is_refused_for_sparse_and_shortened_embedders(tmp_path: Path) -> None:
     write_sparse_encoder(tmp_path / "sparse", Recipe((splade(),)))
     for options in ({}, {"task": "fill-mask"}):
         with pytest.raises(UsageError, match="--token-vectors"):

@@ -1,4 +1,4 @@
-"""Checkpoints whose tokenizer has a token more than the model has embeddings, as BART-large-CNN's `<mask>`."""
+"""Checkpoints whose tokenizer has a token without an embedding, such as BART-large-CNN's `<mask>`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ GOOD, BAD = "a good film", f"a {MASK} film"
 
 
 def published(folder: Path, **options: Any) -> Path:
-    """A repository with the checkpoint in `folder` as the model `m`."""
+    """Return a repository with the checkpoint in `folder` as the model `m`."""
     repository = folder.parent / "repository"
     export_checkpoint(folder, repository, name="m", **options)
     return repository
 
 
 def add_mask(folder: Path, tokenizer: Any, size: int) -> Path:
-    """Save `tokenizer` in `folder` with MASK behind the `size` ids that have an embedding."""
+    """Save `tokenizer` with MASK behind the `size` ids that have an embedding."""
     tokenizer.add_special_tokens({"mask_token": MASK})
     assert tokenizer.convert_tokens_to_ids(MASK) == size
     tokenizer.save_pretrained(folder)
@@ -47,7 +47,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def summarizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """BART with as many embeddings as its tokenizer has tokens without MASK."""
+    """A BART with as many embeddings as its tokenizer has tokens without MASK."""
     tokenizer = generator_checkpoints.tokenizer()
     size = len(tokenizer)
     folder = tmp_path_factory.mktemp("summarizer") / "checkpoint"
@@ -64,7 +64,7 @@ def test_a_classifier_refuses_the_token_and_answers_other_texts(classifier: Path
 
 @pytest.mark.parametrize("task", ["text-classification", "text-ranking"])
 def test_a_tokenizer_without_special_tokens_gives_some_texts_no_tokens(task: str, tmp_path: Path) -> None:
-    """They are refused, and not what a checkpoint is compared by."""
+    """Such texts are refused, and the gate leaves them out."""
     words = tiny_checkpoints.tokenizer().backend_tokenizer
     words.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")

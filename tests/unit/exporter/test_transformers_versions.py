@@ -1,4 +1,4 @@
-"""Checkpoints that transformers 4.57.6 wrote answer as it did; those of the installed transformers as that does."""
+"""Checkpoints written by transformers 4.57.6 and by the installed version answer as in the version that wrote them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def loaded(checkpoint: Checkpoint) -> Any:
 
 
 def engine_logits(checkpoint: Checkpoint, folder: Path) -> NDArray[Any]:
-    """What the exported graphs say: of the last token of SOURCE, or of ANSWER after it."""
+    """Return the exported graphs' logits of the last token of SOURCE, or of ANSWER after it."""
     write_engine_folder(checkpoint, folder, FORMATS["fp32"], 127)
     if checkpoint.model_type == "gpt2":
         return graph_rows.Rows(folder, 1).prefill([SOURCE])
@@ -105,7 +105,7 @@ def test_a_head_of_its_own_beside_a_tied_table_is_used_where_version_5_wrote_it(
 
 
 def t5_of_tables(folder: Path, *names: str, own_head: bool = True) -> tuple[Checkpoint, Any]:
-    """A T5 whose tables have these `names` in its file, beside a head of its own or tied, and its logits."""
+    """Return a T5 with tables of these `names` in its file, with a head of its own or a tied one, and its logits."""
     model = random_model("t5")
     if own_head:
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
@@ -190,7 +190,9 @@ def test_an_architecture_that_only_a_newer_version_has_is_refused(tmp_path: Path
         (V5 | {"model_type": "bart", "tie_word_embeddings": False}, (False, False)),
     ],
 )
-def test_tied_tables_and_scales_mean_what_the_writer_means(config: dict[str, Any], expected: tuple[bool, bool]) -> None:
+def test_tied_tables_and_scales_follow_the_version_that_wrote_them(
+    config: dict[str, Any], expected: tuple[bool, bool]
+) -> None:
     assert tied_and_scaled(config) == expected
 
 
@@ -214,7 +216,7 @@ def test_rotary_positions_are_read_from_the_fields_of_version_4_too(tmp_path: Pa
 
 
 def rotary_of(checkpoint: Checkpoint, config: Config) -> Rotary | None:
-    """The rotary positions of a checkpoint with this config."""
+    """Return the rotary positions of a checkpoint with this config."""
     return find_family(checkpoint).read(config, CheckpointTensors(checkpoint)).decoder.layers[0].attention.rotary
 
 
@@ -234,7 +236,7 @@ def test_the_version_of_the_writer_is_read(version: object, expected: tuple[int,
     assert writer({"transformers_version": version}) == expected
 
 
-def test_rules_that_changed_within_version_5_are_those_of_the_minor_version() -> None:
+def test_rules_that_changed_within_version_5_follow_the_minor_version() -> None:
     assert not bad_words_at_start({"transformers_version": "5.17.0"})
     assert bad_words_at_start({"transformers_version": "5.18.0"})
     tokenizer = load_tokenizer(written_by("4.57.6", "gpt2"))
@@ -242,13 +244,13 @@ def test_rules_that_changed_within_version_5_are_those_of_the_minor_version() ->
 
 
 def written_by(version: str, name: str) -> Checkpoint:
-    """A recorded checkpoint, as if transformers `version` had written it."""
+    """Return a recorded checkpoint as if transformers `version` had written it."""
     checkpoint = tiny_generators.checkpoint(WRITTEN / name)
     return replace(checkpoint, config=checkpoint.config | {"transformers_version": version})
 
 
 def continued(checkpoint: Checkpoint, words: list[list[int]]) -> list[int]:
-    """Six tokens after PROMPT by our greedy search, on the logits of the checkpoint's model."""
+    """Return six tokens after PROMPT by our greedy search on the logits of the checkpoint's model."""
     found = read_settings(checkpoint, choose_task(checkpoint, "decoder", None), CAPACITY)
     bad = {"bad_words_ids": tuple(map(tuple, words)), "bad_words_at_start": found.bad_words_at_start}
     search = new_searches(Request(tuple(PROMPT), Settings(max_tokens=6, **bad)))[0]

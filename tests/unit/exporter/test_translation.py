@@ -1,4 +1,4 @@
-"""Translators answer in the languages that a request names as transformers' generate does, token by token."""
+"""Translators answer in the languages of a request, token by token as transformers' generate does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 
 @pytest.fixture(scope="module")
 def generators(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generators]:
-    """What serves each translator, without the gate."""
+    """A function that returns an opened engine of each translator, without the gate."""
     folder = tmp_path_factory.mktemp("models")
     with ExitStack() as opened:
 
@@ -54,7 +54,7 @@ def generators(checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathFactory
 
 
 def source_ids(name: str, text: str, code: str | None) -> list[int]:
-    """The ids of a text in the language `code`, by transformers."""
+    """Return transformers' ids of a text in the language `code`."""
     tokenizer = TRANSLATORS[name].tokenizer()
     if hasattr(tokenizer, "src_lang"):
         tokenizer.src_lang = code or tokenizer.src_lang
@@ -72,7 +72,7 @@ def loaded(folder: Path) -> Any:
 
 
 def expected(folder: Path, name: str, text: str, pair: tuple[str, str] | None, **options: Any) -> tuple[list[int], Any]:
-    """The new ids that transformers generates, the first ones included, and the log-probability of each."""
+    """Return the new ids of transformers, including the first ones, and the log-probability of each."""
     import torch
 
     model = loaded(folder)
@@ -245,7 +245,7 @@ def test_the_command_line_takes_languages(
 
 @pytest.mark.usefixtures("few_texts")
 def test_a_translator_that_writes_pads_among_letters_is_published(tmp_path: Path) -> None:
-    """To M2M100, which gives a pad no position, but counts it as it generates."""
+    """M2M100 gives a pad no position, but counts it during generation."""
     import torch
 
     model, tokenizer = loaded(save(tmp_path / "letters", "m2m")), TRANSLATORS["m2m"].tokenizer()

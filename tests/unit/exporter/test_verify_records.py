@@ -13,7 +13,7 @@ WHOLE = {"texts": 4, "same": 1.0, "ties": 0.0, "alone": 4}
 
 @pytest.mark.parametrize("member", ["batch_variants", "company"])
 @pytest.mark.parametrize(("greedy", "beams", "invariant"), [(0, 0, True), (1, 0, False), (0, 2, False)])
-def test_a_text_that_depended_on_its_batch_is_read_by_its_present_and_its_earlier_name(
+def test_texts_that_depend_on_the_batch_are_read_by_both_field_names(
     member: str, greedy: int, beams: int, invariant: bool
 ) -> None:
     parity: dict[str, Any] = {"greedy": {**WHOLE, member: greedy}, "reserve": {"native": {"beams": {member: beams}}}}

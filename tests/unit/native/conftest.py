@@ -1,4 +1,4 @@
-"""The native operators with each processor's kernels."""
+"""Fixtures: the native operators with each processor's kernels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.unit.native.libraries import CASES, open_case
 
 @pytest.fixture(scope="session", params=CASES)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library whose kernels are chosen."""
+    """A library with chosen kernels."""
     return open_case(request.param, tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture(scope="session")
 def any_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For what is the same with all kernels."""
+    """A library for tests whose result does not depend on the kernels."""
     return open_case("compiled avx512-vnni", tmp_path_factory.mktemp("native"))

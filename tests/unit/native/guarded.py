@@ -1,4 +1,4 @@
-"""Arrays between pages that can't be touched: a read or write beyond one is a segmentation fault."""
+"""Arrays between inaccessible pages: a read or write beyond an array is a segmentation fault."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def guarded(shape: tuple[int, ...], kind: type[np.generic], at_end: bool) -> np.ndarray:
-    """An array that ends where a page without access begins; not `at_end`: that begins where one ends."""
+    """Return an array that ends where an inaccessible page begins, or, if not `at_end`, begins where one ends."""
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
     pages = -(-size // PAGE) * PAGE
     memory = mmap.mmap(-1, pages + 2 * PAGE)

@@ -43,7 +43,7 @@ CASES = [*SHIPPED, *(f"compiled {name}" for name in ALL_KERNELS)]
 
 
 def open_case(case: str, folder: Path) -> Path:
-    """The library of one of CASES. Skips the test where it is missing or can't be compiled."""
+    """Return the library of one of CASES. Skips the test if it is missing or can't be compiled."""
     origin, name = case.split()
     path = folder / f"{origin}-{name}.so"
     # It chooses its kernels once, and a file is loaded once: each case has a copy.
@@ -66,14 +66,14 @@ def shipped() -> Path:
 
 
 def compiled() -> Path:
-    """All kernels for AVX512-VNNI, compiled once for each state of the sources."""
+    """Return the library with all kernels for AVX512-VNNI, compiled once for each state of the sources."""
     if "avx512-vnni" not in KERNELS:
         pytest.skip("this processor has no AVX512-VNNI")
     return shared_library("native-kernels", FLAGS, SOURCES, [*NATIVE.glob("*.h"), *HERE.glob("*.h")])
 
 
 def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], headers: Iterable[Path]) -> Path:
-    """The library of `sources`, compiled once for each state of them and of `headers`."""
+    """Return the library of `sources`, compiled once for each state of them and of `headers`."""
     command, file = [*compiler(), *flags], f"{name}.so"
     digest = hashlib.sha256(repr([*command, file, build.header()]).encode())
     for path in sorted([*sources, *headers]):
@@ -95,7 +95,7 @@ def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], hea
 
 
 def compiler() -> list[str]:
-    """The command of a compiler of C++. Skips the test where there is none."""
+    """Return the command of a C++ compiler. Skips the test if there is none."""
     if shutil.which("g++"):
         return ["g++"]
     if importlib.util.find_spec("ziglang"):

@@ -1,4 +1,4 @@
-"""The backend's rows in C++, from a request to its tensors and its answer, compiled with rows_interface.cpp."""
+"""The backend's row code in C++, from a request to its tensors and its answer, compiled with rows_interface.cpp."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 def compiled() -> ctypes.CDLL:
-    """The library, compiled once for each state of the sources."""
+    """Return the library, compiled once for each state of the sources."""
     return _declared(ctypes.CDLL(str(shared_library("native-rows", FLAGS, SOURCES, NATIVE.rglob("*.h")))))
 
 
@@ -59,7 +59,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 class NativeRows:
-    """An encoder and an answer in C++. Raises InvalidInput for refused requests, ValueError where they can't open."""
+    """An encoder and an answer in C++. Raises InvalidInput for refused requests, ValueError if they can't open."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class NativeRows:
             raise ValueError((wrong.value or b"").decode())
 
     def close(self) -> None:
-        """Free it."""
+        """Free the encoder and its last request."""
         self._library.rows_close(self._rows)
 
     def begin(self, tensors: Tensors, parameters: Mapping[str, Any] | None = None, options: Iterable[str] = ()) -> None:
-        """Begin a request of `tensors`, as Triton hands them to a step of a model with the settings `options`."""
+        """Begin a request of `tensors`, as Triton passes them to a step of a model with the settings `options`."""
         labels = tensors.get("candidate_labels", np.zeros((0, 0))).shape[1]
         self._library.rows_begin(self._rows, len(next(iter(tensors.values()))), labels)
         self._kept = [parameters, tensors]
@@ -110,7 +110,7 @@ class NativeRows:
         self._check(self._library.rows_settle(self._rows))
 
     def encode(self) -> dict[str, NDArray[np.int32]]:
-        """The request's token tensors by name."""
+        """Return the request's token tensors by name."""
         self._check(self._library.rows_encode(self._rows))
         found = {name: self.content(name, np.int32) for name in ("input_ids", "attention_mask")}
         if "token_type_ids" in self._inputs:
@@ -120,7 +120,7 @@ class NativeRows:
         return {**{name: array.reshape(shape) for name, array in found.items()}, "truncated_tokens": truncated}
 
     def answer(self, logits: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """The answers to the request by name."""
+        """Return the answers to the request by name."""
         sequences = logits.shape[1] if logits.ndim == 3 else 1
         data = np.ascontiguousarray(logits)
         made = self._library.rows_answer(self._rows, data.ctypes.data, len(logits), sequences, logits.shape[-1])
@@ -130,20 +130,20 @@ class NativeRows:
         return {"score": scores} | ({"label": _strings(labels).reshape(scores.shape)} if labels else {})
 
     def embed(self, vectors: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """The vectors of the request, or the first numbers of them."""
+        """Return the vectors of the request, or their first numbers."""
         data = np.ascontiguousarray(vectors)
         self._check(self._library.rows_embed(self._rows, data.ctypes.data, *data.shape))
         return {"embedding": self.content("embedding", np.float32).reshape(len(vectors), -1)}
 
     def values(self, name: str, dtype: Any) -> NDArray[Any]:
-        """A setting of the request, [rows, 1]; empty where it is left out."""
+        """Return a setting of the request, [rows, 1]; empty if the request omits it."""
         if dtype is not np.object_:
             return self.content(name, dtype).reshape(-1, 1)
         raw = self.content(name, np.uint8).tobytes()
         return _strings(raw).reshape(-1, 1)
 
     def content(self, name: str, dtype: Any) -> NDArray[Any]:
-        """A copy of the values of a result."""
+        """Return a copy of the values of a result."""
         size = ctypes.c_size_t()
         address = self._library.rows_content(self._rows, name.encode(), ctypes.byref(size))
         return np.frombuffer(ctypes.string_at(address, size.value) if size.value else b"", dtype)
@@ -154,7 +154,7 @@ class NativeRows:
 
 
 def _strings(raw: bytes) -> NDArray[np.object_]:
-    """Strings as Triton has them: each is its length in four bytes, and its bytes."""
+    """Return strings in Triton's format: each is its length in four bytes, and its bytes."""
     found, at = [], 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 4], "little")
@@ -166,7 +166,7 @@ def _strings(raw: bytes) -> NDArray[np.object_]:
 
 
 def outcome(make: Callable[[], Mapping[str, NDArray[Any]]]) -> Any:
-    """What `make` returns, comparable in every bit; or the words of its refusal."""
+    """Return the result of `make` for bitwise comparison, or the message of its refusal."""
     try:
         made = make()
     except InvalidInput as refusal:

@@ -1,4 +1,4 @@
-"""What the native operators compute, in numpy: exact integers, then float32 in the same order of operations."""
+"""Reference results of the native operators in numpy: exact integers, then float32 in the same order of operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Linear:
         return int(self.values.shape[0])
 
     def packed(self, halves: int = 1) -> np.ndarray:
-        """The layout of hfx/native/linear.h: [panels, depth / 4, 64, 4], each of the `halves` in panels of its own."""
+        """Return the layout of hfx/native/linear.h: [panels, depth / 4, 64, 4], each of the `halves` in own panels."""
         columns = self.outputs // halves
         panels, depth = -(-columns // PANEL), -(-self.inputs // DEPTH_STEP) * DEPTH_STEP
         padded = np.zeros((halves, panels * PANEL, depth), np.int8)
@@ -39,20 +39,20 @@ class Linear:
         return np.ascontiguousarray(groups.transpose(0, 2, 1, 3))
 
     def constants(self, halves: int = 1) -> dict[str, np.ndarray]:
-        """The constant inputs of an operator."""
+        """Return the constant inputs of an operator."""
         return {"weights": self.packed(halves), "scale": self.scale, "bias": self.bias}
 
     def sizes(self, halves: int = 1) -> dict[str, int]:
-        """The attributes of an operator."""
+        """Return the attributes of an operator."""
         return {"in_features": self.inputs, "out_features": self.outputs // halves}
 
     def half(self, index: int) -> Linear:
-        """The first or the second half of the columns."""
+        """Return the first or the second half of the columns."""
         part = slice(index * self.outputs // 2, (index + 1) * self.outputs // 2)
         return Linear(self.values[part], self.scale[part], self.bias[part])
 
     def __call__(self, x: np.ndarray, outliers: np.ndarray | None = None, columns: np.ndarray | None = None) -> Any:
-        """The product [rows, outputs] of `x` [rows, inputs], to the bit; NaN for rows that are not finite.
+        """Return the product [rows, outputs] of `x` [rows, inputs] in every bit; NaN for rows that are not finite.
 
         `outliers` [rows, n] times `columns` [outputs, n] is added as floats, one input after the other.
         """
@@ -101,16 +101,16 @@ class Int4Linear:
         return {"weights": bytes_, "scale": np.ascontiguousarray(by_panel), "bias": self.bias}
 
     def sizes(self, halves: int = 1) -> dict[str, int]:
-        """The attributes of an operator."""
+        """Return the attributes of an operator."""
         return {"in_features": self.inputs, "out_features": self.outputs // halves, "block": self.block}
 
     def half(self, index: int) -> Int4Linear:
-        """The first or the second half of the columns."""
+        """Return the first or the second half of the columns."""
         part = slice(index * self.outputs // 2, (index + 1) * self.outputs // 2)
         return Int4Linear(self.values[part], self.scale[part], self.bias[part], self.block)
 
     def __call__(self, x: np.ndarray) -> Any:
-        """The product [rows, outputs] of `x` [rows, inputs], to the bit; NaN for rows that are not finite."""
+        """Return the product [rows, outputs] of `x` [rows, inputs] in every bit; NaN for rows that are not finite."""
         finite, total = np.isfinite(x).all(1), np.zeros((len(x), self.outputs), np.float32)
         total[~finite] = np.nan
         for index, start in enumerate(range(0, self.inputs, self.block)):
@@ -126,7 +126,7 @@ class Int4Linear:
 
 
 def random_int4(inputs: int, outputs: int, block: int) -> Int4Linear:
-    """A linear of all values from -8 to 7, with scales of both signs."""
+    """Return a linear of all values from -8 to 7, with scales of both signs."""
     rng = np.random.default_rng((inputs, outputs, block))
     values = rng.integers(-8, 8, (outputs, inputs)).astype(np.int8)
     scale = rng.uniform(-0.1, 0.1, (outputs, -(-inputs // block))).astype(np.float32)
@@ -134,7 +134,7 @@ def random_int4(inputs: int, outputs: int, block: int) -> Int4Linear:
 
 
 def random_linear(inputs: int, outputs: int, seed: int = 0) -> Linear:
-    """A linear of all levels from -127 to 127."""
+    """Return a linear of all levels from -127 to 127."""
     rng = np.random.default_rng((seed, inputs, outputs))
     values = rng.integers(-127, 128, (outputs, inputs)).astype(np.int8)
     scale = (rng.random(outputs) * 0.01 + 0.001).astype(np.float32)
@@ -142,7 +142,7 @@ def random_linear(inputs: int, outputs: int, seed: int = 0) -> Linear:
 
 
 def random_rows(*shape: int, seed: int = 1) -> np.ndarray:
-    """Normal values, each row of a size of its own."""
+    """Return normal values, each row of a different magnitude."""
     rng = np.random.default_rng((seed, *shape))
     sizes = np.exp(2 * rng.standard_normal((*shape[:-1], 1)))
     return (rng.standard_normal(shape) * sizes).astype(np.float32)
@@ -164,7 +164,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def assert_same_bits(found: np.ndarray, expected: np.ndarray) -> None:
-    """Equal in shape and in every bit; a NaN equals any NaN."""
+    """Check that arrays are equal in shape and in every bit; a NaN equals any NaN."""
     assert found.shape == expected.shape and found.dtype == expected.dtype == np.float32
     nan = np.isnan(expected)
     np.testing.assert_array_equal(np.isnan(found), nan)

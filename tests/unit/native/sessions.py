@@ -32,9 +32,9 @@ def one_node(
     fed: Mapping[str, int] | None = None,
     padded: bool = False,
 ) -> onnx.ModelProto:
-    """A graph of `operator` alone: of its `constants`, those that `fed` names with their types are inputs.
+    """Return a graph of `operator` alone; constants that `fed` names with their types are inputs.
 
-    `padded`: it has the optional input `last`.
+    With `padded`, it has the optional input `last`.
     """
     more = INPUTS.get(operator, {}) | ({"last": TensorProto.INT32} if padded else {})
     types = {"x": TensorProto.INT64 if operator.endswith("Rows") else TensorProto.FLOAT, **more, **(fed or {})}
@@ -50,7 +50,7 @@ def one_node(
 
 
 def model_of(operator: str, linear: Linear | Int4Linear, padded: bool = False, **more: np.ndarray) -> onnx.ModelProto:
-    """`operator` with the weights of `linear`, and `more` constants; `padded`: with the input `last`."""
+    """Return `operator` with the weights of `linear` and `more` constants; with `padded`, it has the input `last`."""
     halves = 2 if "Gated" in operator else 1
     constants = {**linear.constants(halves), **more}
     if operator.endswith("Rows"):
@@ -59,7 +59,7 @@ def model_of(operator: str, linear: Linear | Int4Linear, padded: bool = False, *
 
 
 def attention_model(operator: str, fed: Mapping[str, int], portable: bool, **attributes: Any) -> onnx.ModelProto:
-    """An attention of what is `fed`, with its types; `portable`: with its definition."""
+    """Return an attention with the types of its inputs `fed`; with `portable`, it has its definition."""
     ends = [helper.make_tensor_value_info(name, kind, None) for name, kind in fed.items()]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     node = helper.make_node(operator, list(fed), ["y"], domain="hfx", **attributes)
@@ -73,7 +73,10 @@ def attention_model(operator: str, fed: Mapping[str, int], portable: bool, **att
 
 
 def options(library: Path | None, threads: int = 1) -> onnxruntime.SessionOptions:
-    """With `library` registered, if there is one. Sanitizers see each tensor's end only without an arena."""
+    """Return session options with `library` registered, if any.
+
+    Sanitizers see each tensor's end only without an arena.
+    """
     made = onnxruntime.SessionOptions()
     made.intra_op_num_threads = threads
     made.add_session_config_entry("session.intra_op.allow_spinning", "0")  # of cores that other tests need
@@ -85,14 +88,14 @@ def options(library: Path | None, threads: int = 1) -> onnxruntime.SessionOption
 
 
 def open_model(model: onnx.ModelProto, settings: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """A session on the CPU."""
+    """Return a session on the CPU."""
     return onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
 
 
 class Operator:
-    """`operator` with the weights of `linear`: calls return the output, of a head (logits, ids).
+    """`operator` with the weights of `linear`: calls return the output, or, for a head, (logits, ids).
 
-    Without a `library` it is its definition.
+    Without a `library` the operator runs by its definition.
     """
 
     def __init__(

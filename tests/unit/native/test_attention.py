@@ -1,4 +1,4 @@
-"""Attention to caches against numpy in float64: prompts, steps, chunks, biases, beams, bytes; each row its own."""
+"""Attention to caches compared with numpy in float64: prompts, steps, chunks, windows, biases and beams."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOLERANCE = 5e-6  # float32 sums of up to 600 positions and 256 values, of numbe
 
 @dataclass
 class Attention:
-    """One operator; caches are changed in place, as the engine binds them."""
+    """One operator; its caches are changed in place, as the engine binds them."""
 
     session: onnxruntime.InferenceSession
     heads: int
@@ -73,7 +73,7 @@ def attention(
 
 
 def expected(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None = None) -> np.ndarray:
-    """softmax(q k' * scale + bias) v of one query [dim], keys and values [positions, dim]."""
+    """Return softmax(q k' * scale + bias) v of one query [dim], keys and values [positions, dim]."""
     scores = k.astype(np.float64) @ q.astype(np.float64) * scale + (0 if bias is None else bias)
     weights = np.exp(scores - scores.max())
     return np.asarray(weights / weights.sum() @ v.astype(np.float64))
@@ -97,7 +97,7 @@ def cached_feed(qkv: np.ndarray, k: np.ndarray, v: np.ndarray, last: list[int], 
 
 @pytest.mark.parametrize("op", ["CachedAttention", "CachedAttentionFloat16"])
 @pytest.mark.parametrize("dim", [8, 16, 24, 64, 80, 128, 256])
-def test_a_step_reads_what_is_filled_and_nothing_behind(library: Path, dim: int, op: str) -> None:
+def test_a_step_reads_only_the_filled_part_of_the_cache(library: Path, dim: int, op: str) -> None:
     heads, last = 3, [0, 1, 15, 16, 255, 256, 257, 600]
     kept = np.float16 if "Float16" in op else np.float32
     k, v = (cache.astype(kept) for cache in caches(len(last), heads, dim))
@@ -162,7 +162,7 @@ def test_a_step_in_a_window_reads_nothing_before_it(
 @pytest.mark.parametrize("window", [1, 5, 16, 100, 256, 280])
 @pytest.mark.parametrize("dim", [24, 64])
 def test_tokens_in_a_window_have_the_bits_of_steps(library: Path, dim: int, window: int) -> None:
-    """Those of a prompt are computed four at a time, whose windows begin in other vectors and chunks."""
+    """A prompt's tokens are computed four at a time; their windows begin in different vectors and chunks."""
     heads, kv_heads, tokens, before = 3, 1, 45, 250
     k, v = (cache.astype(np.float16) for cache in caches(1, kv_heads, dim))
     qkv = np.random.default_rng(5).standard_normal((tokens, (heads + 2 * kv_heads) * dim)).astype(np.float32)
@@ -173,7 +173,7 @@ def test_tokens_in_a_window_have_the_bits_of_steps(library: Path, dim: int, wind
         assert np.array_equal(run(cached_feed(qkv[token : token + 1], k, v, [end - 1], end))[0], together[token])
 
 
-def test_a_window_that_nothing_is_beyond_changes_no_bit(library: Path) -> None:
+def test_a_window_wider_than_the_cache_changes_no_bit(library: Path) -> None:
     heads, dim, last = 2, 64, [3, 40, 300, 600]
     k, v = caches(len(last), heads, dim)
     qkv = np.random.default_rng(4).standard_normal((len(last), 3 * heads * dim)).astype(np.float32)
@@ -184,7 +184,7 @@ def test_a_window_that_nothing_is_beyond_changes_no_bit(library: Path) -> None:
     assert np.array_equal(without, with_one)
 
 
-def test_what_float16_cannot_hold_becomes_its_largest(library: Path) -> None:
+def test_values_beyond_float16_are_clamped_to_its_largest(library: Path) -> None:
     k, v = (cache.astype(np.float16) for cache in caches(1, 1, 24))
     qkv = np.zeros((1, 72), np.float32)
     qkv[0, 24:30] = 1e6, -1e6, np.inf, 65520, 1e-9, np.nan
@@ -195,7 +195,7 @@ def test_what_float16_cannot_hold_becomes_its_largest(library: Path) -> None:
 
 
 def turned(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """`x` [..., dim], of which channels i and i + dim / 2 are turned by an angle [dim / 2]."""
+    """Return `x` [..., dim] with channels i and i + dim / 2 turned by an angle [dim / 2]."""
     first, second = np.split(x, 2, -1)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
@@ -224,7 +224,7 @@ def test_heads_share_keys_that_are_turned_by_their_positions(
 
 
 @pytest.mark.parametrize(("table", "message"), [((400, 4), "tables of angles must"), ((3, 8), "too few positions")])
-def test_tables_of_angles_that_do_not_fit_are_refused(library: Path, table: tuple[int, int], message: str) -> None:
+def test_rotary_tables_of_the_wrong_size_are_refused(library: Path, table: tuple[int, int], message: str) -> None:
     k, v = (cache.astype(np.float16) for cache in caches(1, 1, 16))
     feed = cached_feed(np.zeros((1, 64), np.float32), k, v, [3], 4) | dict.fromkeys(
         ("cos", "sin"), np.zeros(table, np.float32)
@@ -280,7 +280,7 @@ def cross_feed(beams: int, heads: int, dim: int, last: list[int], bytes_: bool) 
 @pytest.mark.parametrize("bytes_", [True, False])
 @pytest.mark.parametrize("beams", [1, 2, 4, 5, 8])
 @pytest.mark.parametrize("dim", [8, 64, 72])
-def test_beams_share_their_source(library: Path, dim: int, beams: int, bytes_: bool) -> None:
+def test_beams_of_a_row_attend_to_the_same_source(library: Path, dim: int, beams: int, bytes_: bool) -> None:
     heads, last = 2, [0, 17, 400]
     feed = cross_feed(beams, heads, dim, last, bytes_)
     before = [feed[f"past_{part}"].copy() for part in "kv"]
@@ -357,7 +357,9 @@ def test_a_row_with_nan_or_infinity_spoils_no_other(library: Path) -> None:
         ({"past_k": np.zeros((2, 4, CAPACITY), np.float32)}, "must be"),
     ],
 )
-def test_what_does_not_fit_is_refused(library: Path, change: dict[str, np.ndarray], message: str) -> None:
+def test_inputs_of_the_wrong_shape_or_length_are_refused(
+    library: Path, change: dict[str, np.ndarray], message: str
+) -> None:
     k, v = caches(2, 4, 16)
     feed = cached_feed(np.zeros((2, 192), np.float32), k, v, [3, 3], 4) | change
     session = attention(library, "CachedAttention", 4).session

@@ -1,4 +1,4 @@
-"""The backend in a stub of Triton and of ONNX Runtime: each request is answered and released once, whatever fails."""
+"""The backend with stubs of Triton and ONNX Runtime: each request gets one answer and one release, also on failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "fails")  # the
 
 
 def config(runtime: Path, changed: Mapping[str, Any], **parameters: str) -> str:
-    """A configuration as Triton hands it on, with `changed` keys and `parameters`."""
+    """Return a configuration as Triton passes it, with `changed` keys and `parameters`."""
     unbounded = {"max_queue_size": "1000000", "max_queue_seconds": "0"}  # callers here don't wait for their answers
     usual = {"onnxruntime": str(runtime), "model_file": "model.onnx", "operators": "ours", **unbounded}
     values = {key: {"string_value": value} for key, value in {**usual, **parameters}.items()}
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
-    """Makes the program of stub_triton.cpp, and the library of stub_onnxruntime.cpp, with a sanitizer."""
+    """A function that compiles the program of stub_triton.cpp and the library of stub_onnxruntime.cpp."""
     return cache(lambda sanitizer: compile_stubs(sanitizer, tmp_path_factory.mktemp(sanitizer)))
 
 
@@ -121,7 +121,7 @@ GPU = {"gpu_execution_accelerator": [{"name": "tensorrt"}]}
         ({}, {"onnxruntime": "libc.so.6"}, "libc.so.6"),
     ],
 )
-def test_a_configuration_that_cannot_be_honoured_is_refused(
+def test_an_unsupported_backend_configuration_is_refused(
     changed: Mapping[str, Any],
     parameters: Mapping[str, str],
     words: str,

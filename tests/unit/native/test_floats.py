@@ -1,4 +1,4 @@
-"""Norms, small linears, sums of tokens, log-softmax: near float64, and the same bits with all kernels in any batch."""
+"""Norms, small linears, token sums and log-softmax: near float64, and bit equal with all kernels in any batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, what is fed and its constants, and what float64 makes of them."""
+    """An operator, its inputs and constants, and its expected result by float64."""
 
     operator: str
     fed: dict[str, np.ndarray]
@@ -38,7 +38,7 @@ class Case:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def model(self, portable: bool = False) -> onnx.ModelProto:
-        """`portable`: with its definition."""
+        """Return the model; with `portable`, it has its definition."""
         names = [*self.fed, *self.constants]
         attributes = {"epsilon": EPSILON} if self.operator.endswith("Norm") else {}
         node = helper.make_node(self.operator, names, ["y"], domain="hfx", **attributes)
@@ -90,7 +90,7 @@ def float_linear(x: np.ndarray, outputs: int = 9) -> Case:
 
 
 def token_sum(x: np.ndarray) -> Case:
-    """Of texts of one token and of all tokens."""
+    """Return the case of texts of one token and of all tokens."""
     hidden = np.stack([x, x[::-1]])
     weights = np.stack([np.arange(len(x)) == 0, np.ones(len(x))]).astype(np.float32)
     return Case("TokenSum", {"weights": weights, "x": hidden}, lambda weights, x: np.einsum("rt,rtw->rw", weights, x))
@@ -120,7 +120,7 @@ def assert_near(case: Case, found: np.ndarray) -> None:
 
 
 @every
-def test_it_is_near_float64_at_every_width(library: Path, any_library: Path, name: str) -> None:
+def test_every_operator_is_near_float64_at_every_width(library: Path, any_library: Path, name: str) -> None:
     for width in WIDTHS:
         cases = [CASES[name](random_rows(count, width)) for count in COUNTS]  # of one model
         session, other = (cases[0].session(each) for each in (library, any_library))
@@ -131,13 +131,13 @@ def test_it_is_near_float64_at_every_width(library: Path, any_library: Path, nam
 
 
 @every
-def test_its_definition_is_near_it(any_library: Path, name: str) -> None:
+def test_the_onnx_definition_of_every_operator_is_near_float64(any_library: Path, name: str) -> None:
     case = CASES[name](random_rows(7, 100))
     assert_near(case, case.run(None))
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
-def test_linears_of_any_number_of_outputs(library: Path, outputs: int) -> None:
+def test_linears_of_any_width_are_near_float64(library: Path, outputs: int) -> None:
     for width in (1, 16, 50, 768):
         case = float_linear(random_rows(37, width), outputs)
         assert_near(case, case.run(library))
@@ -145,7 +145,7 @@ def test_linears_of_any_number_of_outputs(library: Path, outputs: int) -> None:
 
 @pytest.mark.parametrize("name", BY_ROW)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_row_alone_is_a_row_in_any_batch_with_any_threads(library: Path, name: str, threads: int) -> None:
+def test_a_row_has_the_same_bits_in_any_batch_with_any_threads(library: Path, name: str, threads: int) -> None:
     x = random_rows(130, 700)
     whole = CASES[name](x)
     session, expected = whole.session(library, threads), whole.run(library)
@@ -169,7 +169,7 @@ def test_a_sum_of_tokens_is_the_same_beside_padding_and_other_texts(library: Pat
 
 @pytest.mark.parametrize("name", BY_ROW)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, name: str, value: float) -> None:
+def test_nan_and_infinity_change_only_their_own_row(library: Path, name: str, value: float) -> None:
     for width, place in ((100, 3), (100, 98), (17, 16)):
         clean = CASES[name](random_rows(9, width))
         x = clean.fed["x"].copy()
@@ -179,7 +179,7 @@ def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, name: str, v
         assert_same_bits(np.delete(found, 4, 0), np.delete(clean.run(library), 4, 0))
 
 
-def test_rows_of_zeros_of_large_and_of_small_numbers(library: Path, any_library: Path) -> None:
+def test_extreme_values_give_the_same_bits_with_all_kernels(library: Path, any_library: Path) -> None:
     x = np.zeros((5, 100), np.float32)
     x[1], x[2], x[3], x[4] = 1e18, 1e-30, np.arange(100) * 1e3, -3
     for name, make in CASES.items():
@@ -189,7 +189,7 @@ def test_rows_of_zeros_of_large_and_of_small_numbers(library: Path, any_library:
             assert np.isfinite(case.run(library)).all(), name
 
 
-def test_a_token_that_is_left_out_has_no_probability(library: Path) -> None:
+def test_a_token_at_minus_infinity_has_no_probability(library: Path) -> None:
     x = random_rows(3, 50)
     x[1, 7] = -np.inf
     found = softmax(x).run(library)
@@ -199,7 +199,7 @@ def test_a_token_that_is_left_out_has_no_probability(library: Path) -> None:
 
 @every
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
-def test_nothing_is_nothing(any_library: Path, name: str, shape: tuple[int, int]) -> None:
+def test_empty_inputs_give_empty_or_zero_outputs(any_library: Path, name: str, shape: tuple[int, int]) -> None:
     if name == "FloatLinear" and not shape[1]:
         pytest.skip("weights of no inputs are refused")
     found = CASES[name](np.zeros(shape, np.float32)).run(any_library)
@@ -237,7 +237,9 @@ def test_rows_that_do_not_fit_are_refused(any_library: Path, name: str, shape: t
 @pytest.mark.parametrize(
     "shapes", [((2, 3), (2, 4, 8)), ((2, 3), (1, 3, 8)), ((2, 3), (2, 3)), ((6,), (2, 3, 8)), ((2, 3, 1), (2, 3, 8))]
 )
-def test_weights_of_other_tokens_are_refused(any_library: Path, shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_token_weights_that_do_not_fit_the_rows_are_refused(
+    any_library: Path, shapes: tuple[tuple[int, ...], ...]
+) -> None:
     session = token_sum(random_rows(3, 8)).session(any_library)
     fed = {name: np.ones(shape, np.float32) for name, shape in zip(("weights", "x"), shapes, strict=True)}
     with pytest.raises((errors.InvalidArgument, errors.RuntimeException), match="hfx: weights must be"):
@@ -246,7 +248,7 @@ def test_weights_of_other_tokens_are_refused(any_library: Path, shapes: tuple[tu
 
 @every
 @pytest.mark.parametrize("at_end", [False, True])
-def test_nothing_beyond_a_tensor_is_touched(library: Path, name: str, at_end: bool) -> None:
+def test_float_operators_touch_nothing_beyond_a_tensor(library: Path, name: str, at_end: bool) -> None:
     for count, width in ((1, 1), (5, 17), (3, 64), (33, 100)):
         case = CASES[name](random_rows(count, width))
         model, made, kept = case.model(), options(library), []
@@ -269,7 +271,7 @@ def test_nothing_beyond_a_tensor_is_touched(library: Path, name: str, at_end: bo
 @pytest.mark.full
 @settings(max_examples=50 if SANITIZED else 200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from(sorted(CASES)), st.integers(1, 40), st.integers(1, 300), st.integers(1, 3))
-def test_random_shapes_and_values(
+def test_random_float_inputs_give_the_same_bits_with_all_kernels(
     library: Path, any_library: Path, data: st.DataObject, name: str, count: int, width: int, threads: int
 ) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))

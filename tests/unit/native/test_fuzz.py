@@ -1,4 +1,4 @@
-"""Random shapes, values and threads: the same bits as numpy's, whatever the kernels."""
+"""Random shapes, values and threads give the bits of numpy, whatever the kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ fuzz = settings(max_examples=50 if SANITIZED else 200, deadline=None, suppress_h
 
 @st.composite
 def rows(draw: st.DrawFn, inputs: int) -> np.ndarray:
-    """[0 to 70, inputs]: each row of a size from 1e-40 to 1e38, some with special values at some places."""
+    """Draw [0 to 70, inputs]: each row of a magnitude from 1e-40 to 1e38, some with special values."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     count = draw(st.integers(0, 70))
     x = rng.uniform(-1, 1, (count, inputs)) * 10.0 ** rng.uniform(-40, 38, (count, 1))
@@ -35,7 +35,9 @@ def rows(draw: st.DrawFn, inputs: int) -> np.ndarray:
 
 @fuzz
 @given(st.data(), SIZES, SIZES, st.integers(1, 3))
-def test_linear_head_and_residual(library: Path, data: st.DataObject, inputs: int, outputs: int, threads: int) -> None:
+def test_random_linears_heads_and_residuals_have_the_bits_of_numpy(
+    library: Path, data: st.DataObject, inputs: int, outputs: int, threads: int
+) -> None:
     linear, x = random_linear(inputs, outputs), data.draw(rows(inputs))
     expected, residual = linear(x), np.random.default_rng(0).standard_normal((len(x), outputs), np.float32)
     assert_same_bits(Operator(library, "Int8Linear", linear, threads)(x), expected)
@@ -50,7 +52,9 @@ def test_linear_head_and_residual(library: Path, data: st.DataObject, inputs: in
 
 @fuzz
 @given(st.data(), SIZES, SIZES, st.sampled_from(["Relu", "Gelu", "GeluTanh", "QuickGelu", "Silu"]))
-def test_gates(library: Path, data: st.DataObject, inputs: int, outputs: int, name: str) -> None:
+def test_random_gated_linears_are_the_product_of_their_halves(
+    library: Path, data: st.DataObject, inputs: int, outputs: int, name: str
+) -> None:
     linear, x = random_linear(inputs, 2 * outputs), data.draw(rows(inputs))
     gated = Operator(library, f"Int8LinearGated{name}", linear, threads=2)(x)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""No kernel reads or writes beyond a tensor: each lies between pages without access."""
+"""No kernel reads or writes beyond a tensor: each tensor lies between inaccessible pages."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def run_guarded(
     padded: bool = False,
     linear: Int4Linear | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(y, what it should be) of each count of rows, of a session whose weights, inputs and outputs are all guarded.
+    """Yield (y, its expected value) for each count of rows; weights, inputs and outputs are all guarded.
 
-    `padded`: all rows are one text, of which the first third are tokens.
+    With `padded`, all rows are one text, of which the first third are tokens.
     """
     int8 = random_linear(*shape)
     more = {"columns": random_rows(shape[1], OUTLIERS, seed=2)} if operator == "Int8HeadOutliers" else {}
@@ -68,7 +68,7 @@ def run_guarded(
 
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("operator", ["Int8Linear", "Int8LinearAdd", "Int8Head", "Int8HeadOutliers"])
-def test_nothing_beyond_a_tensor_is_touched(library: Path, operator: str, at_end: bool) -> None:
+def test_int8_operators_touch_nothing_beyond_a_tensor(library: Path, operator: str, at_end: bool) -> None:
     for shape in SHAPES:
         for found, expected in run_guarded(library, operator, shape, COUNTS, at_end):
             assert_same_bits(found, expected)
@@ -76,7 +76,7 @@ def test_nothing_beyond_a_tensor_is_touched(library: Path, operator: str, at_end
 
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("operator", ["Int8Linear", "Int8LinearAdd"])
-def test_nothing_beyond_a_tensor_is_touched_for_padding(library: Path, operator: str, at_end: bool) -> None:
+def test_padded_operators_touch_nothing_beyond_a_tensor(library: Path, operator: str, at_end: bool) -> None:
     for shape in SHAPES:
         for found, expected in run_guarded(library, operator, shape, COUNTS, at_end, padded=True):
             assert_same_bits(found, expected)

@@ -1,4 +1,4 @@
-"""Int8Head and Int8HeadOutliers: the logits of Int8Linear, and of each row the first of its best columns."""
+"""Int8Head and Int8HeadOutliers: the logits of Int8Linear, and the first of the best columns of each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ YES, NO = np.array(True), np.array(False)
 
 @pytest.mark.parametrize("outputs", [1, 15, 64, 65, 130, 1100])  # 1,100: three tasks of eight panels
 @pytest.mark.parametrize("threads", [1, 3])
-def test_logits_and_ids(library: Path, outputs: int, threads: int) -> None:
+def test_the_head_gives_the_logits_of_the_linear_and_the_best_ids(library: Path, outputs: int, threads: int) -> None:
     linear, x = random_linear(100, outputs), random_rows(33, 100)
     operator, expected = Operator(library, "Int8Head", linear, threads), linear(x)
     for count in (1, 6, 7, 33):
@@ -24,7 +24,7 @@ def test_logits_and_ids(library: Path, outputs: int, threads: int) -> None:
         np.testing.assert_array_equal(ids, expected[:count].argmax(1, keepdims=True))
 
 
-def test_more_rows_than_are_searched_at_a_time(library: Path) -> None:
+def test_more_rows_than_one_search_block_have_correct_ids(library: Path) -> None:
     linear, x = random_linear(64, 600), random_rows(300, 64)
     logits, ids = Operator(library, "Int8Head", linear, threads=2)(x, wants_logits=YES)
     assert_same_bits(logits, linear(x))
@@ -39,7 +39,7 @@ def test_without_logits_the_ids_are_the_same(library: Path) -> None:
 
 
 @pytest.mark.parametrize("places", [(3, 9), (3, 19), (20, 67), (62, 65), (100, 700), (513, 1030, 1031)])
-def test_of_equal_columns_the_first_wins(library: Path, places: tuple[int, ...]) -> None:
+def test_the_first_of_equal_columns_wins(library: Path, places: tuple[int, ...]) -> None:
     linear, x = random_linear(100, 1100), random_rows(33, 100)
     values, scale, bias = linear.values.copy(), linear.scale.copy(), linear.bias.copy()
     bias[:] = np.minimum(bias, 1)
@@ -57,7 +57,7 @@ def test_a_row_that_is_not_finite_has_the_first_column(library: Path) -> None:
     np.testing.assert_array_equal(ids[:, 0], np.where(np.arange(33) == 7, 0, clean))
 
 
-def test_logits_below_zero(library: Path) -> None:
+def test_padding_columns_never_win_over_negative_logits(library: Path) -> None:
     """Columns behind the last have sums of 0, which would be better."""
     linear = random_linear(100, 65)
     below = Linear(linear.values, linear.scale, np.full(65, -1e6, np.float32))
@@ -68,7 +68,7 @@ def test_logits_below_zero(library: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 5, 256])
 @pytest.mark.parametrize("outputs", [63, 1100])
-def test_outliers_are_added_as_floats(library: Path, outputs: int, count: int) -> None:
+def test_outlier_columns_are_added_in_float32(library: Path, outputs: int, count: int) -> None:
     linear, x, outliers = random_linear(100, outputs), random_rows(150, 100), random_rows(150, count)
     columns = random_rows(outputs, count, seed=2)
     operator = Operator(library, "Int8HeadOutliers", linear, threads=2, columns=columns)
@@ -84,7 +84,7 @@ def test_outliers_are_added_as_floats(library: Path, outputs: int, count: int) -
 
 
 @pytest.mark.parametrize("shape", [(0, 100), (3, 0, 100)])
-def test_without_rows(library: Path, shape: tuple[int, ...]) -> None:
+def test_a_head_without_rows_gives_empty_outputs(library: Path, shape: tuple[int, ...]) -> None:
     operator = Operator(library, "Int8Head", random_linear(100, 65))
     for want in (YES, NO):
         logits, ids = operator(np.zeros(shape, np.float32), wants_logits=want)

@@ -1,4 +1,4 @@
-"""Weights copied into huge pages: the same answers, one copy of equal weights, and memory that is given back."""
+"""Weights copied into huge pages: equal answers, one copy of equal weights, and memory that is freed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BYTES = INPUTS * OUTPUTS
 
 
 def opened(library: Path, linear: Linear) -> Operator:
-    """A session whose weights are copied."""
+    """Return a session with copied weights."""
     switch = ctypes.CDLL(str(library)).hfx_huge_pages
     switch(1)
     try:
@@ -27,7 +27,7 @@ def opened(library: Path, linear: Linear) -> Operator:
         switch(0)
 
 
-def test_answers_are_the_same(library: Path) -> None:
+def test_weights_in_huge_pages_give_the_same_answers(library: Path) -> None:
     for inputs, outputs in ((1, 1), (100, 130), (768, 700)):
         linear, x = random_linear(inputs, outputs), random_rows(19, inputs)
         assert_same_bits(opened(library, linear)(x), linear(x))

@@ -1,4 +1,4 @@
-"""The operators of int4: numpy's integers and float32 sums of blocks to the bit, in any batch, with any kernels."""
+"""int4 operators give the bits of numpy's integers and float32 block sums, in any batch, with any kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ YES, NO = np.array(True), np.array(False)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_every_count_of_rows(library: Path, block: int) -> None:
+def test_every_number_of_rows_gives_the_bits_of_numpy(library: Path, block: int) -> None:
     linear, x = random_int4(300, 130, block), random_rows(70, 300)
     operator, expected = Operator(library, "Int4Linear", linear), linear(x)
     for count in range(1, 71):
@@ -29,7 +29,7 @@ def test_every_count_of_rows(library: Path, block: int) -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_odd_widths(library: Path, block: int) -> None:
+def test_odd_widths_give_the_bits_of_numpy(library: Path, block: int) -> None:
     for inputs, outputs in product((1, 4, 63, 64, 65, 127, 129, 768), (1, 16, 63, 64, 65, 130)):
         linear, x = random_int4(inputs, outputs, block), random_rows(19, inputs)
         operator, expected = Operator(library, "Int4Linear", linear), linear(x)
@@ -38,14 +38,14 @@ def test_odd_widths(library: Path, block: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_row_alone_is_a_row_in_any_batch_with_any_threads(library: Path, threads: int) -> None:
+def test_an_int4_row_has_the_same_bits_in_any_batch_with_any_threads(library: Path, threads: int) -> None:
     linear, x = random_int4(768, 700, 128), random_rows(130, 768)
     operator, expected = Operator(library, "Int4Linear", linear, threads), linear(x)
     for start, count in [(0, 1), (3, 5), (7, 6), (9, 7), (2, 12), (5, 17), (1, 33), (0, 129), (0, 130)]:
         assert_same_bits(operator(x[start : start + count]), expected[start : start + count])
 
 
-def test_rows_of_unusual_values(library: Path) -> None:
+def test_zeros_outliers_and_denormals_give_the_bits_of_numpy(library: Path) -> None:
     linear, x = random_int4(200, 70, 32), random_rows(40, 200)
     x[1], x[15], x[3, 7], x[4, 32:64] = 0, -0.0, 300, 0  # zeros, an outlier, a block of zeros
     x[5] = np.float32(1e-45) * np.arange(200, dtype=np.float32)
@@ -54,7 +54,7 @@ def test_rows_of_unusual_values(library: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, value: float) -> None:
+def test_nan_and_infinity_change_only_their_own_int4_row(library: Path, value: float) -> None:
     linear, clean = random_int4(200, 70, 32), random_rows(40, 200)
     operator, expected = Operator(library, "Int4Linear", linear), linear(clean)
     for place in (0, 31, 32, 199):
@@ -65,7 +65,7 @@ def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, value: float
         assert_same_bits(found[others], expected[others])
 
 
-def test_leading_dimensions_are_kept(library: Path) -> None:
+def test_int4_linears_keep_leading_dimensions(library: Path) -> None:
     linear, x = random_int4(65, 130, 32), random_rows(3, 5, 65)
     operator = Operator(library, "Int4Linear", linear)
     assert_same_bits(operator(x), linear(x.reshape(15, 65)).reshape(3, 5, 130))
@@ -86,7 +86,7 @@ def test_gates_activations_and_residuals_are_those_of_int8(library: Path, name: 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("outputs", [1, 65, 1100])
-def test_logits_and_ids(library: Path, outputs: int, threads: int) -> None:
+def test_the_int4_head_gives_logits_and_the_best_ids(library: Path, outputs: int, threads: int) -> None:
     linear, x = random_int4(100, outputs, 32), random_rows(150, 100)
     operator, expected = Operator(library, "Int4Head", linear, threads), linear(x)
     for count in (1, 7, 150):
@@ -99,7 +99,7 @@ def test_logits_and_ids(library: Path, outputs: int, threads: int) -> None:
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "block"), [(1, 1, 16), (63, 64, 32), (300, 130, 128)])
-def test_rows_by_id(any_library: Path, inputs: int, outputs: int, block: int) -> None:
+def test_int4_rows_are_looked_up_by_id(any_library: Path, inputs: int, outputs: int, block: int) -> None:
     linear = random_int4(inputs, outputs, block)
     table = linear.values.astype(np.float32) * linear.scale.repeat(block, axis=1)[:, :inputs]
     ids = np.random.default_rng(0).integers(-outputs, outputs, (2, 3, 5))
@@ -125,7 +125,7 @@ def test_a_definition_computes_the_same_but_for_the_order_of_floats(any_library:
 
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("operator", ["Int4Linear", "Int4LinearAdd", "Int4Head"])
-def test_nothing_beyond_a_tensor_is_touched(library: Path, operator: str, at_end: bool) -> None:
+def test_int4_operators_touch_nothing_beyond_a_tensor(library: Path, operator: str, at_end: bool) -> None:
     for inputs, outputs, block in [(1, 1, 16), (3, 17, 32), (65, 63, 64), (100, 130, 32), (300, 65, 128)]:
         linear = random_int4(inputs, outputs, block)
         for found, expected in run_guarded(library, operator, (inputs, outputs), (1, 7, 33), at_end, linear=linear):
@@ -148,7 +148,9 @@ LINEAR = random_int4(300, 130, 128)  # weights [3, 48, 64, 4], scales [3, 3, 64]
     ],
     ids=str,
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(any_library: Path, operator: str, changes: dict[str, object]) -> None:
+def test_inconsistent_shapes_and_attributes_are_refused(
+    any_library: Path, operator: str, changes: dict[str, object]
+) -> None:
     arrays, sizes = LINEAR.constants(), LINEAR.sizes()
     for name, value in changes.items():
         if isinstance(value, tuple):
@@ -164,7 +166,7 @@ def test_what_does_not_fit_is_refused(any_library: Path, operator: str, changes:
 @pytest.mark.full
 @fuzz
 @given(st.data(), SIZES, SIZES, st.sampled_from(BLOCKS), st.integers(1, 3))
-def test_random_shapes_and_values(
+def test_random_int4_inputs_give_the_bits_of_numpy(
     library: Path, data: st.DataObject, inputs: int, outputs: int, block: int, threads: int
 ) -> None:
     linear, x = random_int4(inputs, outputs, block), data.draw(rows(inputs))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What a library is compiled from, without the library: of the sources, one that takes no time."""
+    """The files that a library is compiled from, without the library, reduced to a source that compiles in no time."""
     for path in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "hfx/__init__.py", "hfx/errors.py"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         shutil.copy2(ROOT / path, tmp_path / path)

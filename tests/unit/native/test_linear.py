@@ -1,4 +1,4 @@
-"""Int8Linear and its forms equal numpy's integers and float32 epilogue to the bit, in any batch, with any kernels."""
+"""Int8Linear and its variants give the bits of numpy's integers and float32 epilogue, in any batch and kernels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OUTPUTS = (1, 15, 16, 17, 63, 64, 65, 130)
 TINY = np.float32(1e-45)
 
 
-def test_every_count_of_rows(library: Path) -> None:
+def test_every_number_of_rows_gives_the_bits_of_numpy(library: Path) -> None:
     linear, x = random_linear(100, 130), random_rows(130, 100)
     operator, expected = Operator(library, "Int8Linear", linear), linear(x)
     for count in range(1, 131):
         assert_same_bits(operator(x[:count]), expected[:count])
 
 
-def test_odd_widths(library: Path) -> None:
+def test_odd_widths_give_the_bits_of_numpy(library: Path) -> None:
     for inputs, outputs in product(INPUTS, OUTPUTS):
         linear, x = random_linear(inputs, outputs), random_rows(19, inputs)
         operator, expected = Operator(library, "Int8Linear", linear), linear(x)
@@ -38,7 +38,7 @@ def test_odd_widths(library: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_row_alone_is_a_row_in_any_batch_with_any_threads(library: Path, threads: int) -> None:
+def test_an_int8_row_has_the_same_bits_in_any_batch_with_any_threads(library: Path, threads: int) -> None:
     linear, x = random_linear(768, 700), random_rows(130, 768)
     operator, expected = Operator(library, "Int8Linear", linear, threads), linear(x)
     for start, count in [(0, 1), (3, 5), (7, 6), (9, 7), (2, 12), (4, 13), (5, 17), (1, 33), (0, 129), (0, 130)]:
@@ -46,7 +46,7 @@ def test_a_row_alone_is_a_row_in_any_batch_with_any_threads(library: Path, threa
 
 
 @pytest.mark.parametrize("name", ["", "GatedSilu"])
-def test_narrow_weights_have_the_same_bits(library: Path, any_library: Path, name: str) -> None:
+def test_seven_bit_weights_give_the_same_bits_with_all_kernels(library: Path, any_library: Path, name: str) -> None:
     usual, x = random_linear(100, 130), random_rows(70, 100)
     linear = Linear(np.clip(usual.values, -64, 64), usual.scale, usual.bias)
     found, expected = (Operator(each, f"Int8Linear{name}", linear)(x) for each in (library, any_library))
@@ -55,9 +55,9 @@ def test_narrow_weights_have_the_same_bits(library: Path, any_library: Path, nam
         assert_same_bits(found, linear(x))
 
 
-def test_rows_of_unusual_values(library: Path) -> None:
+def test_zeros_outliers_and_denormals_give_the_bits_of_numpy(library: Path) -> None:
     usual, x = random_linear(200, 70), random_rows(40, 200)
-    linear = Linear(usual.values, usual.scale, np.zeros(70, np.float32))  # a bias would hide what is tiny
+    linear = Linear(usual.values, usual.scale, np.zeros(70, np.float32))  # a bias would hide tiny values
     x[1] = 0
     x[3, 7] = 300  # an outlier
     x[5] = TINY * np.arange(200, dtype=np.float32)  # denormals
@@ -69,7 +69,7 @@ def test_rows_of_unusual_values(library: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, value: float) -> None:
+def test_nan_and_infinity_change_only_their_own_int8_row(library: Path, value: float) -> None:
     linear, clean = random_linear(200, 70), random_rows(40, 200)
     operator, expected = Operator(library, "Int8Linear", linear), linear(clean)
     for place in (0, 17, 191, 192, 199):
@@ -83,14 +83,14 @@ def test_what_is_not_finite_spoils_its_own_row_alone(library: Path, value: float
 
 @pytest.mark.parametrize("weights", [(127, -127, -128), (64, -64, 63), (65, -65, 1)])
 def test_extreme_weights_of_the_most_inputs_do_not_overflow(library: Path, weights: tuple[int, ...]) -> None:
-    """AVX2 without VNNI has a way for weights up to 64, and one for others."""
+    """AVX2 without VNNI has one method for weights up to 64, and another for larger ones."""
     values = np.repeat(np.array(weights, np.int8)[:, None], 65536, axis=1)
     linear = Linear(values, np.ones(3, np.float32), np.zeros(3, np.float32))
     x = np.repeat(np.array([[1], [-1]], np.float32), 65536, axis=1).repeat(5, axis=0)
     assert_same_bits(Operator(library, "Int8Linear", linear)(x), linear(x))
 
 
-def test_leading_dimensions_are_kept(library: Path) -> None:
+def test_int8_linears_keep_leading_dimensions(library: Path) -> None:
     linear, x = random_linear(65, 130), random_rows(3, 5, 65)
     operator = Operator(library, "Int8Linear", linear)
     assert_same_bits(operator(x), linear(x.reshape(15, 65)).reshape(3, 5, 130))
@@ -108,7 +108,7 @@ def test_a_residual_is_added_last(library: Path, outputs: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("count", [255, 256, 257, 515, 801])
-def test_rows_of_several_tasks(library: Path, count: int, threads: int) -> None:
+def test_rows_split_over_several_tasks_give_the_same_bits(library: Path, count: int, threads: int) -> None:
     linear, x, residual = random_linear(100, 130), random_rows(count, 100), random_rows(count, 130)
     assert_same_bits(Operator(library, "Int8Linear", linear, threads)(x), linear(x))
     assert_same_bits(Operator(library, "Int8LinearAdd", linear, threads)(x, residual=residual), linear(x) + residual)
@@ -116,7 +116,7 @@ def test_rows_of_several_tasks(library: Path, count: int, threads: int) -> None:
     assert_same_bits(gated(x), np.concatenate([gated(part) for part in np.array_split(x, 9)]))
 
 
-def test_tokens_of_several_tasks_between_padding(library: Path) -> None:
+def test_padded_tokens_split_over_several_tasks_give_the_same_bits(library: Path) -> None:
     linear, lengths = random_linear(100, 130), np.array([300, 1, 299, 150], np.int32)
     x, residual = random_rows(4, 300, 100), random_rows(4, 300, 130)
     operator = Operator(library, "Int8LinearAdd", linear, 2, padded=True)
@@ -131,7 +131,7 @@ def test_padding_is_zeros_and_tokens_are_what_they_are_without_it(library: Path,
     linear, lengths = random_linear(100, 130), np.array([7, 1, 4, 2, 7], np.int32)
     x, residual = random_rows(5, 7, 100), random_rows(5, 7, 65 if "Gated" in name else 130)
     real = np.arange(7) < lengths[:, None]
-    x[~real] = np.nan  # what is not read can't spoil anything
+    x[~real] = np.nan  # values that are not read can't spoil anything
     fed = {"residual": residual} if name == "Add" else {}
     found = Operator(library, "Int8Linear" + name, linear, threads, padded=True)(x, last=lengths - 1, **fed)
     alone = Operator(library, "Int8Linear" + name, linear, threads)
@@ -160,7 +160,7 @@ def test_activations_are_within_a_millionth_of_float64(library: Path, name: str)
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("outputs", [2, 34, 130, 256])
-def test_a_gated_form_is_the_product_of_its_halves(library: Path, name: str, outputs: int) -> None:
+def test_a_gated_linear_is_the_product_of_its_halves(library: Path, name: str, outputs: int) -> None:
     linear, x = random_linear(100, outputs), random_rows(33, 100)
     gated = Operator(library, f"Int8LinearGated{name}", linear)(x)
     first = Operator(library, f"Int8Linear{name}", linear.half(0))(x)
@@ -175,7 +175,7 @@ def test_activations_have_the_same_bits_with_all_kernels(library: Path, any_libr
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_keep_nan(library: Path, name: str) -> None:
+def test_activations_keep_nan_in_its_row(library: Path, name: str) -> None:
     linear, x = random_linear(64, 64), random_rows(9, 64)
     x[4, 4] = np.nan
     found = Operator(library, f"Int8Linear{name}", linear)(x)

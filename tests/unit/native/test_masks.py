@@ -1,4 +1,4 @@
-"""Masks of scores by each processor's kernels: the bits that numpy gives, of rows between pages without access."""
+"""Masks of scores give the bits of numpy with each processor's kernels, on rows between inaccessible pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def masking(library: Path) -> Masking:
 
 
 def packed(bits: np.ndarray, beyond: bytes) -> bytes:
-    """A mask whose bits behind the last token are those of `beyond`."""
+    """Return a mask whose bits behind the last token are those of `beyond`."""
     mask = np.packbits(bits, bitorder="little").tobytes()
     whole = -(-len(bits) // 32) * 4
     last = mask[-1] | (beyond[0] << (len(bits) - 1) % 8 + 1 & 255)

@@ -1,4 +1,4 @@
-"""Answers in C++ are those of the Python step in every bit, for generated logits of all magnitudes."""
+"""Answers by C++ have the bits of the Python step, for generated logits of all magnitudes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def library() -> ctypes.CDLL:
 
 
 class Generated:
-    """Logits and settings, the same ones for a seed."""
+    """Logits and settings that depend on a seed only."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ class Generated:
 
 
 def check(library: ctypes.CDLL, folder: Path, settings: dict[str, Any], given: dict[str, Any]) -> str:
-    """That a request has the same answer, or the refusal that it returns."""
+    """Check that a request has the same answer, or the refusal that it returns."""
     postprocessor = postprocessor_for(folder, **settings)
     native = NativeRows(library, None, {}, settings)
     with np.errstate(all="ignore"):
@@ -148,7 +148,9 @@ def test_exponentials_are_numpys_for_floats_of_every_exponent(library: ctypes.CD
         ({"task": "zero-shot-classification", "entailment": -1, "contradiction": 0}, "entailment"),
     ],
 )
-def test_settings_that_it_does_not_know_are_refused(changed: dict[str, Any], reason: str, library: ctypes.CDLL) -> None:
+def test_unsupported_settings_of_answers_are_refused(
+    changed: dict[str, Any], reason: str, library: ctypes.CDLL
+) -> None:
     good = {"task": "text-classification", "labels": ["a", "b"], "activation": "none"}
     NativeRows(library, None, {}, good).close()
     with pytest.raises(ValueError, match=reason):

@@ -1,4 +1,4 @@
-"""JSON and UTF-8 are read in C++ as Python reads them; what Python refuses is refused."""
+"""C++ reads JSON and UTF-8 as Python does, and refuses what Python refuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_utf8(library: ctypes.CDLL, text: bytes) -> None:
     assert (reason and (reason, at.value)) == expected, text
 
 
-def test_what_is_no_utf8_has_the_reason_and_the_place_that_python_gives(library: ctypes.CDLL) -> None:
+def test_invalid_utf8_has_the_reason_and_place_that_python_gives(library: ctypes.CDLL) -> None:
     for size in range(4):
         for some in itertools.product(BYTES, repeat=size):
             check_utf8(library, bytes(some))
@@ -47,7 +47,7 @@ def test_what_is_no_utf8_has_the_reason_and_the_place_that_python_gives(library:
 
 
 def written(value: Any) -> str:
-    """A value as rows_interface.cpp writes it; members of an object are pairs in a Members."""
+    """Return a value as rows_interface.cpp writes it; members of an object are pairs in a Members."""
     if isinstance(value, str):
         return f"'{value.encode().hex()}'"
     if isinstance(value, Members):
@@ -58,11 +58,11 @@ def written(value: Any) -> str:
 
 
 class Members(list[tuple[str, Any]]):
-    """The pairs of an object, also those of equal keys."""
+    """The pairs of an object, including those with equal keys."""
 
 
 class Number(float):
-    """A number as it is written."""
+    """A number with its original spelling."""
 
     def __new__(cls, text: str) -> Number:
         number = super().__new__(cls, text)
@@ -78,7 +78,7 @@ def _refuse(constant: str) -> None:
 
 
 def check_json(library: ctypes.CDLL, text: bytes) -> bool:
-    """That a text is read alike; returns whether it is JSON."""
+    """Check that a text is read alike; return whether it is JSON."""
     room, at = ctypes.create_string_buffer(1 << 16), ctypes.c_size_t()
     wrong = library.json_error(text, len(text), ctypes.addressof(room), len(room), ctypes.byref(at))
     try:

@@ -1,4 +1,4 @@
-"""Token tensors and refusals in C++ are those of the Python step, for generated requests of generated settings."""
+"""Token tensors and refusals by C++ equal those of the Python step, for generated requests and settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def library() -> ctypes.CDLL:
 
 @pytest.fixture(scope="module", params=KINDS)
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A tokenizer.json, and its compiled form."""
+    """A tokenizer.json, and its compiled file."""
     folder = tmp_path_factory.mktemp(request.param)
     backend = tokenization.train(request.param, LINES, 300, 64).backend_tokenizer
     backend.no_padding()
@@ -70,7 +70,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class Generated:
-    """Settings and requests, the same ones for a seed."""
+    """Settings and requests that depend on a seed only."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
@@ -137,7 +137,7 @@ class Generated:
 
 
 def encoded(encoder: Encoder, given: dict[str, Any]) -> dict[str, Any]:
-    """The tensors that the Python step makes of a request."""
+    """Return the tensors that the Python step makes of a request."""
     rows = encoder.encode(encoder.items(given))
     if refused := [row for row in rows if isinstance(row, InvalidInput)]:
         raise refused[0]
@@ -146,7 +146,7 @@ def encoded(encoder: Encoder, given: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def both(library: ctypes.CDLL, files: tuple[Path, Path]) -> Iterator[Callable[[Settings], tuple[Encoder, NativeRows]]]:
-    """The two encoders of settings."""
+    """A function that returns both encoders of given settings."""
     opened: list[NativeRows] = []
 
     def open_both(settings: Settings) -> tuple[Encoder, NativeRows]:
@@ -159,7 +159,7 @@ def both(library: ctypes.CDLL, files: tuple[Path, Path]) -> Iterator[Callable[[S
 
 
 def check(encoder: Encoder, native: NativeRows, given: dict[str, Any]) -> str:
-    """That a request has the same tensors, or the refusal that it returns."""
+    """Check that a request has the same tensors, or the refusal that it returns."""
     expected = outcome(lambda: encoded(encoder, given))
     native.begin(given)
     assert outcome(native.encode) == expected, (encoder.settings, given)
@@ -182,7 +182,7 @@ def test_the_first_bad_row_of_a_request_is_refused(both: Any) -> None:
     assert "0xff" in check(encoder, native, {"text_input": strings("", b"\xff", "Berlin")})
 
 
-def test_what_is_too_large_is_refused_before_any_row(both: Any) -> None:
+def test_texts_and_label_lists_above_the_limit_are_refused_first(both: Any) -> None:
     huge = strings(b"\xff" * (LONGEST_TEXT + 1), "a")
     encoder, native = both(Settings("text-ranking", 16, (16,)))
     for given in ({"query": huge, "text_input": huge}, {"query": strings(b"\xff", "b"), "text_input": huge}):
@@ -219,7 +219,7 @@ def test_what_is_too_large_is_refused_before_any_row(both: Any) -> None:
         ({"pools_prompt": 1}, "pools_prompt"),
     ],
 )
-def test_settings_that_it_does_not_know_are_refused(
+def test_unsupported_settings_of_rows_are_refused(
     changed: dict[str, Any], reason: str, library: ctypes.CDLL, files: tuple[Path, Path]
 ) -> None:
     good = {"task": "zero-shot-classification", "max_length": 32, "widths": [16, 32]}
@@ -263,7 +263,7 @@ TENSORS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def step() -> Iterator[Any]:
-    """The class of the Python step, which imports a module that there is inside Triton alone."""
+    """The class of the Python step; it imports a module that exists only inside Triton."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
         yield importlib.import_module("hfx.python_backends.tokenize").TritonPythonModel
@@ -272,7 +272,7 @@ def step() -> Iterator[Any]:
 def settled(
     step: Any, encoder: Encoder, given: dict[str, Any], parameters: dict[str, Any], options: Iterable[str]
 ) -> dict[str, Any]:
-    """The settings that the Python step takes from a request."""
+    """Return the settings that the Python step takes from a request."""
     model, arrays = step(), dict(given)
     model.encoder = encoder
     model.settings = {name: DTYPES[name] for name in options}

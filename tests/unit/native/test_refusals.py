@@ -1,4 +1,4 @@
-"""What does not fit is refused with a status that says so; nothing ends the process."""
+"""Inputs that do not fit are refused with a status and message; none ends the process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scales(count: int) -> np.ndarray:
 
 
 def refused(library: Path, operator: str, arrays: dict[str, np.ndarray], features: Any = 100, **more: Any) -> None:
-    """Opening a session fails, with a message of the operator's own."""
+    """Check that opening a session fails with a message of the operator itself."""
     attributes = {} if features is None else {"in_features": features}
     with pytest.raises((errors.InvalidArgument, errors.RuntimeException, errors.Fail), match=MESSAGE):
         open_model(one_node(operator, arrays, attributes, **more), options(library))
@@ -68,7 +68,7 @@ def refused(library: Path, operator: str, arrays: dict[str, np.ndarray], feature
     ids=lambda values: str(values.shape),
 )
 @pytest.mark.parametrize("operator", ["Int8Linear", "Int8LinearGatedSilu", "Int8Head", "Int8Rows"])
-def test_weights_of_another_layout(any_library: Path, operator: str, values: np.ndarray) -> None:
+def test_weights_in_another_layout_are_refused(any_library: Path, operator: str, values: np.ndarray) -> None:
     arrays = constants(weights=values)
     if operator == "Int8Rows":
         del arrays["bias"]
@@ -76,31 +76,31 @@ def test_weights_of_another_layout(any_library: Path, operator: str, values: np.
 
 
 @pytest.mark.parametrize("features", [None, 0, -1, 64, 129, 2**40, -(2**63), 2**63 - 1])
-def test_in_features_that_do_not_fit(any_library: Path, features: int | None) -> None:
+def test_a_wrong_in_features_is_refused(any_library: Path, features: int | None) -> None:
     refused(any_library, "Int8Linear", CONSTANTS, features)
 
 
-def test_more_inputs_than_32_bits_can_sum(any_library: Path) -> None:
+def test_more_inputs_than_32_bits_can_sum_are_refused(any_library: Path) -> None:
     arrays = {"weights": weights(1, (65536 + 64) // 4, 64, 4), "scale": scales(1), "bias": scales(1)}
     refused(any_library, "Int8Linear", arrays, OVER)
 
 
 @pytest.mark.parametrize("count", [0, 1, 128, 193])
-def test_scales_that_do_not_fit(any_library: Path, count: int) -> None:
+def test_the_wrong_number_of_scales_is_refused(any_library: Path, count: int) -> None:
     refused(any_library, "Int8Linear", constants(scale=scales(count), bias=scales(count)))
 
 
 @pytest.mark.parametrize("count", [0, 1, 129, 131])
-def test_biases_that_do_not_fit(any_library: Path, count: int) -> None:
+def test_the_wrong_number_of_biases_is_refused(any_library: Path, count: int) -> None:
     refused(any_library, "Int8Linear", constants(bias=scales(count)))
 
 
-def test_an_odd_number_of_gated_columns(any_library: Path) -> None:
+def test_an_odd_number_of_gated_columns_is_refused(any_library: Path) -> None:
     refused(any_library, "Int8LinearGatedSilu", constants(weights=weights(4, 32, 64, 4), scale=scales(129)))
 
 
 @pytest.mark.parametrize(("name", "kind"), [("weights", "INT8"), ("scale", "FLOAT"), ("bias", "FLOAT")])
-def test_constants_that_are_fed(any_library: Path, name: str, kind: str) -> None:
+def test_constants_fed_as_inputs_are_refused(any_library: Path, name: str, kind: str) -> None:
     refused(any_library, "Int8Linear", CONSTANTS, fed={name: getattr(TensorProto, kind)})
 
 
@@ -109,51 +109,51 @@ def test_constants_that_are_fed(any_library: Path, name: str, kind: str) -> None
     [constants(weights=CONSTANTS["weights"].astype(np.uint8)), constants(scale=scales(130).astype(np.float64))],
     ids=["uint8", "float64"],
 )
-def test_constants_of_other_types(any_library: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_constants_of_other_types_are_refused(any_library: Path, arrays: dict[str, np.ndarray]) -> None:
     with pytest.raises(Exception, match="Type Error"):
         open_model(one_node("Int8Linear", arrays, {"in_features": 100}), options(any_library))
 
 
 @pytest.mark.parametrize("shape", [(2, 99), (2, 101), (100, 2), (), (2, 0), (1, 1, 1, 1, 1, 1, 1, 1, 100)])
 @pytest.mark.parametrize("operator", ["Int8Linear", "Int8LinearAdd", "Int8Head"])
-def test_rows_that_do_not_fit(any_library: Path, operator: str, shape: tuple[int, ...]) -> None:
+def test_rows_of_the_wrong_shape_are_refused(any_library: Path, operator: str, shape: tuple[int, ...]) -> None:
     more = {"Int8LinearAdd": {"residual": scales(130)}, "Int8Head": {"wants_logits": np.array(True)}}
     with pytest.raises(errors.InvalidArgument, match="hfx: "):
         Operator(any_library, operator, LINEAR)(np.zeros(shape, np.float32), **more.get(operator, {}))
 
 
-def test_a_head_of_a_single_dimension(any_library: Path) -> None:
-    """It could not say that there are no logits."""
+def test_a_head_with_one_dimensional_input_is_refused(any_library: Path) -> None:
+    """Its output could not say that there are no logits."""
     with pytest.raises(errors.InvalidArgument, match="hfx: "):
         Operator(any_library, "Int8Head", LINEAR)(random_rows(100), wants_logits=np.array(False))
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
-def test_a_head_that_is_not_told_whether_logits_are_wanted(any_library: Path, shape: tuple[int, ...]) -> None:
+def test_a_head_with_an_empty_wants_logits_is_refused(any_library: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(errors.InvalidArgument, match="hfx: "):
         Operator(any_library, "Int8Head", LINEAR)(random_rows(2, 100), wants_logits=np.zeros(shape, bool))
 
 
 @pytest.mark.parametrize("shape", [(2, 129), (3, 130), (130,), (0, 130), ()])
-def test_a_residual_that_does_not_fit(any_library: Path, shape: tuple[int, ...]) -> None:
+def test_a_residual_of_the_wrong_shape_is_refused(any_library: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(errors.InvalidArgument, match="hfx: "):
         Operator(any_library, "Int8LinearAdd", LINEAR)(random_rows(2, 100), residual=np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize("last", [[-1, 0], [0, 3], [0, 2**31 - 1], [0, 0, 0, 0], [0] * 7, []])
-def test_last_tokens_that_do_not_fit(any_library: Path, last: list[int]) -> None:
+def test_last_tokens_beyond_the_rows_are_refused(any_library: Path, last: list[int]) -> None:
     operator = Operator(any_library, "Int8Linear", LINEAR, padded=True)
     with pytest.raises(errors.InvalidArgument, match="hfx: "):
         operator(random_rows(2, 3, 100), last=np.array(last, np.int32))
 
 
 @pytest.mark.parametrize("shape", [(129, 5), (131, 5), (130, 257), (130,), (130, 5, 1), ()])
-def test_columns_of_outliers_that_do_not_fit(any_library: Path, shape: tuple[int, ...]) -> None:
+def test_outlier_columns_of_the_wrong_shape_are_refused(any_library: Path, shape: tuple[int, ...]) -> None:
     refused(any_library, "Int8HeadOutliers", constants(columns=np.zeros(shape, np.float32)))
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (1, 5), (0, 5), ()])
-def test_outliers_that_do_not_fit(any_library: Path, shape: tuple[int, ...]) -> None:
+def test_outliers_of_the_wrong_shape_are_refused(any_library: Path, shape: tuple[int, ...]) -> None:
     operator = Operator(any_library, "Int8HeadOutliers", LINEAR, columns=np.zeros((130, 5), np.float32))
     with pytest.raises(errors.InvalidArgument, match="hfx: "):
         operator(random_rows(2, 100), outliers=np.zeros(shape, np.float32), wants_logits=np.array(True))
@@ -166,8 +166,8 @@ def test_a_session_goes_on_after_a_refusal(any_library: Path) -> None:
     np.testing.assert_array_equal(operator(x), LINEAR(x))
 
 
-def test_an_older_onnx_runtime(any_library: Path, tmp_path: Path) -> None:
-    """One that has no table of functions of version 17, whose version 1 makes the status."""
+def test_an_onnx_runtime_without_api_17_is_refused(any_library: Path, tmp_path: Path) -> None:
+    """It has no function table of version 17; version 1 makes the status."""
     statuses: list[tuple[int, bytes]] = []
 
     @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
@@ -190,7 +190,9 @@ def test_an_older_onnx_runtime(any_library: Path, tmp_path: Path) -> None:
     assert len(statuses) == 1 and b"1.17" in statuses[0][1]
 
 
-def test_a_processor_without_kernels(any_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_without_kernels_is_refused(
+    any_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fresh = tmp_path / "fresh.so"
     shutil.copy(any_library, fresh)
     monkeypatch.setenv("HFX_NATIVE_KERNELS", "none")
@@ -216,7 +218,7 @@ def test_kernels_that_are_not_known_are_refused_by_their_name(
 def test_operators_are_all_there_after_a_registration_that_failed_midway(
     any_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a table of functions whose third operator can't be added, once."""
+    """The third operator of a function table can't be added, once."""
     monkeypatch.setenv("HFX_NATIVE_KERNELS", any_library.stem.partition("-")[2])
     added: list[int] = []
     domains: list[int] = []

@@ -1,4 +1,4 @@
-"""Int8Rows: rows of a table in the layout of a head's weights."""
+"""Int8Rows: rows of a table that is stored in the layout of a head's weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.native.sessions import Operator
 
 @pytest.mark.parametrize("inputs", [1, 63, 64, 100])
 @pytest.mark.parametrize("outputs", [1, 64, 130])
-def test_rows_by_id(any_library: Path, inputs: int, outputs: int) -> None:
+def test_int8_rows_are_looked_up_by_id(any_library: Path, inputs: int, outputs: int) -> None:
     linear = random_linear(inputs, outputs)
     table = linear.values.astype(np.float32) * linear.scale[:, None]
     ids = np.random.default_rng(0).integers(-outputs, outputs, (2, 3, 5))
@@ -22,7 +22,7 @@ def test_rows_by_id(any_library: Path, inputs: int, outputs: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
-def test_a_single_id_and_none(any_library: Path, shape: tuple[int, ...]) -> None:
+def test_a_single_id_and_no_id_are_looked_up(any_library: Path, shape: tuple[int, ...]) -> None:
     linear = random_linear(100, 130)
     found = Operator(any_library, "Int8Rows", linear)(np.full(shape, 7, np.int64))
     assert_same_bits(found, np.broadcast_to(linear.values[7] * linear.scale[7], (*shape, 100)))

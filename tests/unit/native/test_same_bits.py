@@ -1,4 +1,4 @@
-"""Answers of int8 and int4 have the same bits with all kernels, on simulated processors, and as recorded."""
+"""int8 and int4 answers have the same bits with all kernels, on simulated processors, and as recorded."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def digests(models: Path, kind: str, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Kernels -> digest. A library chooses its kernels once: each has a copy."""
+    """Return kernels -> digest. A library chooses its kernels once, so each choice has a copy."""
     found = {}
     for kernels in KERNELS:
         monkeypatch.setenv("HFX_NATIVE_KERNELS", kernels)
@@ -168,7 +168,7 @@ def test_answers_are_equal_on_a_lesser_processor(models: Path, processor: str, c
 
 
 def inexact(source: str | bytes, folder: Path) -> list[str]:
-    """What of a graph, as ONNX Runtime runs it with the library, is neither exact nor a native operator."""
+    """Return the operators of an optimized graph that are neither exact nor native."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(str(library()))
     options.optimized_model_filepath = str(folder / "optimized.onnx")
@@ -219,7 +219,7 @@ def test_onnxruntime_only_moves_data_of_a_model(kind: str, models: Path, tmp_pat
         assert inexact(str(file), tmp_path) == [], file.name
 
 
-def test_what_onnxruntime_sums_is_found(tmp_path: Path) -> None:
+def test_sums_by_onnxruntime_are_detected_in_a_float_graph(tmp_path: Path) -> None:
     model = tiny_encoders.build("bert", "AutoModelForSequenceClassification", num_attention_heads=2)
     graph = build_graph(model, usual_kind("text-classification"), tiny_encoders.PAD, None)
     assert {"LayerNormalization", "MatMul", "Gemm"} <= set(inexact(graph.SerializeToString(), tmp_path))

@@ -1,4 +1,4 @@
-"""An encoder's attention: near float64, and for a text the same bits in any batch and with any number of threads."""
+"""An encoder's attention: near float64, and bit equal for a text in any batch with any number of threads."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ SHAPES = [  # heads, dim, rows, width
 def model(
     heads: int, dim: int, portable: bool = False, padded: bool = False, op: str = "SelfAttention", **changes: Any
 ) -> onnx.ModelProto:
-    """The operator alone; `portable`: with its definition, `padded`: with the last token of each text."""
+    """Return the operator alone; `portable` adds its definition, `padded` the last token of each text."""
     inputs = [*INPUTS[op], *(["last"] if padded else [])]
     types = {name: TensorProto.INT32 if name in ("last", "buckets") else TensorProto.FLOAT for name in inputs}
     return attention_model(op, types, portable, **{"heads": heads, "scale": dim**-0.5, **changes})
 
 
 def texts(heads: int, dim: int, rows: int, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Random queries, keys and values, and masks of the tokens behind each text's end."""
+    """Return random queries, keys and values, and masks of the tokens behind each text's end."""
     random = np.random.default_rng(rows * width + dim)
     qkv = random.normal(size=(rows, width, 3 * heads * dim)).astype(np.float32) * 2
     lengths = random.integers(1, width + 1, (rows, 1, 1, 1))
@@ -56,14 +56,14 @@ def texts(heads: int, dim: int, rows: int, width: int) -> tuple[NDArray[Any], ND
 
 
 def heads_of(qkv: NDArray[Any], heads: int) -> list[NDArray[Any]]:
-    """Queries, keys and values [rows, heads, width, dim] in float64."""
+    """Return queries, keys and values [rows, heads, width, dim] in float64."""
     rows, width, _ = qkv.shape
     parts = np.split(qkv.astype(np.float64), 3, -1)
     return [each.reshape(rows, width, heads, -1).swapaxes(1, 2) for each in parts]
 
 
 def exact(qkv: NDArray[Any], mask: NDArray[Any], heads: int) -> NDArray[Any]:
-    """In float64."""
+    """Return the attention in float64."""
     rows, width, _ = qkv.shape
     q, k, v = heads_of(qkv, heads)
     scores = q @ k.swapaxes(2, 3) * q.shape[-1] ** -0.5 + mask
@@ -73,7 +73,7 @@ def exact(qkv: NDArray[Any], mask: NDArray[Any], heads: int) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize(("heads", "dim", "rows", "width"), SHAPES)
-def test_it_is_near_float64_and_a_text_has_the_same_bits_alone(
+def test_attention_is_near_float64_and_bit_equal_alone_and_in_a_batch(
     library: Path, heads: int, dim: int, rows: int, width: int
 ) -> None:
     qkv, mask = texts(heads, dim, rows, width)
@@ -94,7 +94,7 @@ def test_padding_is_zeros_and_tokens_are_what_they_are_masked(
     qkv, mask = texts(heads, dim, rows, width)
     masked = open_model(model(heads, dim), options(library)).run(None, {"qkv": qkv, "mask": mask})[0]
     real = mask[:, 0, 0] == 0
-    qkv[~real] = np.nan  # what is not read can't spoil anything
+    qkv[~real] = np.nan  # values that are not read can't spoil anything
     last = real.sum(1, dtype=np.int32) - 1
     for portable in (False, True):
         session = open_model(model(heads, dim, portable, padded=True), options(library, 2))
@@ -105,9 +105,9 @@ def test_padding_is_zeros_and_tokens_are_what_they_are_masked(
 
 @pytest.mark.parametrize("width", [5, 16, 130])
 def test_values_that_a_mask_hides_count_for_nothing(library: Path, width: int) -> None:
-    """However large they are: not even by the least weight that is a normal float32, 1e-38."""
+    """Even huge values count for nothing, not even by the smallest normal float32, 1e-38."""
     qkv, mask = texts(2, 32, 1, width)
-    mask[..., : width // 2], mask[..., width // 2 :] = MASKED, 0  # the first ones, as those outside a window
+    mask[..., : width // 2], mask[..., width // 2 :] = MASKED, 0  # the first tokens, like tokens outside a window
     session = open_model(model(2, 32), options(library))
     expected = session.run(None, {"qkv": qkv, "mask": mask})[0]
     qkv[:, : width // 2, 2 * 64 :] = 1e38
@@ -115,7 +115,7 @@ def test_values_that_a_mask_hides_count_for_nothing(library: Path, width: int) -
 
 
 def feed_of(op: str, heads: int, dim: int, rows: int, width: int) -> dict[str, NDArray[Any]]:
-    """Inputs of `op`: those of texts(), a random bias, angles and positions, the last token of each text."""
+    """Return inputs of `op`: those of texts(), a random bias, angles and positions, the last token of each text."""
     qkv, mask = texts(heads, dim, rows, width)
     parts = (part.reshape(rows, width, heads, dim).swapaxes(1, 2) for part in np.split(qkv, 3, -1))
     by_head = {name: np.ascontiguousarray(part) for name, part in zip("qkv", parts, strict=True)}
@@ -135,7 +135,7 @@ def feed_of(op: str, heads: int, dim: int, rows: int, width: int) -> dict[str, N
 
 
 def expected(op: str, heads: int, dim: int, rows: int, width: int) -> NDArray[Any]:
-    """What `op` makes of feed_of(), in float64."""
+    """Return the result of `op` for feed_of() in float64."""
     feed = feed_of(op, heads, dim, rows, width)
     qkv, mask = texts(heads, dim, rows, width)
     if "cos" in feed:
@@ -156,7 +156,7 @@ def expected(op: str, heads: int, dim: int, rows: int, width: int) -> NDArray[An
 
 
 def of_row(feed: dict[str, NDArray[Any]], row: int, length: int) -> dict[str, NDArray[Any]]:
-    """The inputs of one text alone, without its padding."""
+    """Return the inputs of one text alone, without its padding."""
 
     def cut(name: str, array: NDArray[Any]) -> NDArray[Any]:
         if name in ("position_keys", "position_queries"):
@@ -175,7 +175,7 @@ def of_row(feed: dict[str, NDArray[Any]], row: int, length: int) -> dict[str, ND
 
 @pytest.mark.parametrize("op", [op for op in INPUTS if op != "SelfAttention"])
 @pytest.mark.parametrize(("heads", "dim", "rows", "width"), SHAPES)
-def test_every_form_is_near_float64_and_a_text_has_the_same_bits_alone(
+def test_every_variant_is_near_float64_and_bit_equal_alone_and_in_a_batch(
     library: Path, op: str, heads: int, dim: int, rows: int, width: int
 ) -> None:
     feed = feed_of(op, heads, dim, rows, width)
@@ -191,7 +191,9 @@ def test_every_form_is_near_float64_and_a_text_has_the_same_bits_alone(
 
 
 @pytest.mark.parametrize(("heads", "dim", "rows", "width"), SHAPES)
-def test_heads_that_stand_apart_have_the_same_bits(library: Path, heads: int, dim: int, rows: int, width: int) -> None:
+def test_separate_and_joined_heads_give_the_same_bits(
+    library: Path, heads: int, dim: int, rows: int, width: int
+) -> None:
     apart, joined = (feed_of(op, heads, dim, rows, width) for op in ("SelfAttentionHeads", "SelfAttention"))
     got = open_model(model(heads, dim, padded=True, op="SelfAttentionHeads"), options(library)).run(None, apart)[0]
     want = open_model(model(heads, dim, padded=True), options(library)).run(None, joined)[0]
@@ -200,7 +202,7 @@ def test_heads_that_stand_apart_have_the_same_bits(library: Path, heads: int, di
 
 @pytest.mark.parametrize("op", INPUTS)
 @pytest.mark.parametrize("at_end", [True, False])
-def test_nothing_beyond_a_tensor_is_touched(library: Path, op: str, at_end: bool) -> None:
+def test_attention_operators_touch_nothing_beyond_a_tensor(library: Path, op: str, at_end: bool) -> None:
     for heads, dim, rows, width in SHAPES:
         feed = {name: copy_of(array, at_end) for name, array in feed_of(op, heads, dim, rows, width).items()}
         session = open_model(model(heads, dim, padded=True, op=op), options(library))
@@ -250,7 +252,7 @@ def test_a_nan_stays_in_its_text(any_library: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (2, 0)])
-def test_no_text_and_no_token_are_answered(any_library: Path, shape: tuple[int, int]) -> None:
+def test_no_rows_or_no_tokens_give_an_empty_output(any_library: Path, shape: tuple[int, int]) -> None:
     rows, width = shape
     feed = {"qkv": np.zeros((rows, width, 96), np.float32), "mask": np.zeros((rows, 1, 1, width), np.float32)}
     assert open_model(model(2, 16), options(any_library)).run(None, feed)[0].shape == (rows, width, 32)
@@ -299,7 +301,7 @@ def test_shapes_that_do_not_fit_are_refused(any_library: Path, qkv: tuple[int, .
         ("SelfAttentionHeads", "mask", (2, 1, 1, 17)),
     ],
 )
-def test_inputs_of_a_form_that_do_not_fit_are_refused(
+def test_extra_inputs_of_the_wrong_shape_are_refused(
     any_library: Path, op: str, name: str, shape: tuple[int, ...]
 ) -> None:
     session, feed = open_model(model(2, 16, padded=True, op=op), options(any_library)), feed_of(op, 2, 16, 3, 17)

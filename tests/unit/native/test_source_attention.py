@@ -1,4 +1,4 @@
-"""An encoder's attention by lengths alone: near float64, and for a source the same bits in any batch."""
+"""Attention by source lengths alone: near float64, and bit equal for a source in any batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.native.test_self_attention import SHAPES, exact
 
 
 def source_model(heads: int, dim: int, biased: bool, portable: bool = False) -> onnx.ModelProto:
-    """Attention by lengths alone; `portable`: with its definition."""
+    """Return attention by lengths alone; `portable` adds its definition."""
     op, names = "SourceAttentionBias" if biased else "SourceAttention", ("qkv", "last", "total", "lead", "bias")
     kinds = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT)
     fed = dict(zip(names, kinds, strict=True))
@@ -28,7 +28,7 @@ def source_model(heads: int, dim: int, biased: bool, portable: bool = False) -> 
 
 
 def sources(heads: int, dim: int, rows: int, width: int, biased: bool) -> dict[str, NDArray[Any]]:
-    """Random sources of random lengths, the longest as wide as the batch."""
+    """Return random sources of random lengths; the longest is as wide as the batch."""
     random = np.random.default_rng(rows * width + dim)
     last = random.integers(0, width, rows).astype(np.int32)
     last[0] = width - 1
@@ -84,7 +84,7 @@ def test_the_definition_of_a_source_computes_the_same(library: Path, biased: boo
         ("bias", np.zeros((1, 3, 17, 17), np.float32)),
     ],
 )
-def test_a_source_that_does_not_fit_is_refused(any_library: Path, name: str, value: NDArray[Any]) -> None:
+def test_sources_of_the_wrong_length_or_shape_are_refused(any_library: Path, name: str, value: NDArray[Any]) -> None:
     session = open_model(source_model(2, 16, biased=True), options(any_library))
     with pytest.raises((errors.InvalidArgument, errors.Fail), match="hfx: "):
         session.run(None, sources(2, 16, 3, 17, biased=True) | {name: value})

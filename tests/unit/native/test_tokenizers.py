@@ -1,4 +1,4 @@
-"""Compiled tokenizers beside the library's own: the same ids and words, and files that are not whole are refused."""
+"""Compiled tokenizers give the library's ids and words; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SENTENCES = [
 
 
 def published(checkpoint: str, folder: Path) -> Path:
-    """The tokenizer.json of a checkpoint, as an export writes it."""
+    """Return the tokenizer.json of a checkpoint, as an export writes it."""
     from transformers import AutoTokenizer
 
     path = folder / "tokenizer.json"
@@ -40,7 +40,7 @@ def published(checkpoint: str, folder: Path) -> Path:
 
 
 def opened(path: Path) -> tuple[CompiledTokenizer, Any]:
-    """The compiled tokenizer of a tokenizer.json, and the library's."""
+    """Return the compiled tokenizer of a tokenizer.json, and the library's."""
     compiled = path.with_name("tokenizer.hfx")
     compiled.write_bytes(compile_tokenizer(path))
     library = Tokenizer.from_file(str(path))
@@ -129,7 +129,7 @@ def test_settings_of_tokenizers_are_honoured(name: str, tmp_path: Path) -> None:
     compare(tmp_path / "tokenizer.json")
 
 
-def test_a_mark_is_put_where_the_first_character_was_kept(tmp_path: Path) -> None:
+def test_metaspace_first_marks_only_texts_whose_first_character_is_kept(tmp_path: Path) -> None:
     characters = [f"{inside}{character}" for inside in ("", "##") for character in "abcdef ▁"]
     made = Tokenizer(
         models.WordPiece({token: at for at, token in enumerate(["[UNK]", *characters])}, unk_token="[UNK]")
@@ -144,7 +144,7 @@ def test_a_mark_is_put_where_the_first_character_was_kept(tmp_path: Path) -> Non
         assert compiled.encode(text) == library.encode(text).ids
 
 
-def test_special_tokens_around_a_text_and_a_pair(tmp_path: Path) -> None:
+def test_special_tokens_of_texts_and_pairs_are_compiled(tmp_path: Path) -> None:
     made = with_template(byte_level())
     made.save(str(tmp_path / "tokenizer.json"))
     compiled, _ = opened(tmp_path / "tokenizer.json")
@@ -163,7 +163,7 @@ def test_special_tokens_around_a_text_and_a_pair(tmp_path: Path) -> None:
     ],
     ids=["another pre-tokenizer", "words of no bytes", "another model", "a token that would take minutes"],
 )
-def test_what_is_not_known_is_not_compiled(change: Any, tmp_path: Path) -> None:
+def test_unsupported_tokenizer_parts_are_not_compiled(change: Any, tmp_path: Path) -> None:
     made = word_piece()
     change(made)
     made.save(str(tmp_path / "tokenizer.json"))

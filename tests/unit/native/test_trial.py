@@ -1,4 +1,4 @@
-"""The trial by which AMX's kernels are chosen: those that compute anything else are refused, and slower ones."""
+"""The trial that chooses AMX's kernels: kernels with other results and slower ones are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unigram models and tables of characters: ids equal to the library's where tests of whole tokenizers seldom get to."""
+"""Unigram models and character tables: ids equal the library's in cases that whole tokenizers seldom reach."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CLUSTERED = f"ab©®\u0600\U000110bd\U0001f1e6{MARKS}{HANGUL}{OTHERS}"
 
 
 def both(made: Tokenizer, folder: Path) -> tuple[CompiledTokenizer, Any]:
-    """`made` compiled, and as the library reads it."""
+    """Return `made` compiled, and as the library reads it."""
     made.save(str(folder / "tokenizer.json"))
     (folder / "compiled").write_bytes(compile_tokenizer(folder / "tokenizer.json"))
     return CompiledTokenizer(folder / "compiled"), Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def differing(made: Tokenizer, folder: Path, texts: list[str]) -> list[str]:
-    """The texts whose ids aren't the library's."""
+    """Return the texts whose ids differ from the library's."""
     compiled, library = both(made, folder)
     expected = library.encode_batch(texts, add_special_tokens=False)
     pairs = zip(texts, compiled.encode_batch(texts), expected, strict=True)
@@ -36,14 +36,14 @@ def differing(made: Tokenizer, folder: Path, texts: list[str]) -> list[str]:
 
 
 def with_table(table: dict[str, str]) -> Tokenizer:
-    """A tokenizer whose ids are the bytes of the normalized text."""
+    """Return a tokenizer whose ids are the bytes of the normalized text."""
     made = Tokenizer(models.Unigram(BYTES, 0, byte_fallback=True))
     made.normalizer = normalizers.Precompiled(charsmap({key.encode(): text for key, text in table.items()}))
     return made
 
 
 def random_text(rng: random.Random, characters: list[str] | str, longest: int) -> str:
-    """Up to `longest` characters."""
+    """Return up to `longest` characters."""
     return "".join(rng.choices(characters, k=rng.randint(1, longest)))
 
 
@@ -93,7 +93,7 @@ def test_scores_are_those_that_the_library_reads(tmp_path: Path) -> None:
         assert not differing(made, tmp_path, [random_text(rng, "abcdefgh", 9) for _ in range(1000)])
 
 
-def test_no_unknown_token_is_not_compiled(tmp_path: Path) -> None:
+def test_a_unigram_model_without_an_unknown_token_is_not_compiled(tmp_path: Path) -> None:
     with pytest.raises(NotCompiled):
         both(Tokenizer(models.Unigram([("a", 0.0)], None, byte_fallback=False)), tmp_path)
 
