@@ -1,4 +1,4 @@
-"""Connections that are late, closed, encrypted, forked or not there, over gRPC and HTTP."""
+"""Connections that are late, closed, encrypted, forked or absent, over gRPC and HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def free_port() -> int:
         return int(reserved.getsockname()[1])
 
 
-def test_tasks_are_answered(url: str) -> None:
+def test_the_async_client_is_answered(url: str) -> None:
     async def ask(client: AsyncClient) -> list[int]:
         await client.wait_ready(5)
         assert await client.models() == ["writer"]
@@ -40,7 +40,7 @@ def test_tasks_are_answered(url: str) -> None:
     assert asked(url, ask) == [2, 5]
 
 
-def test_metadata_is_asked_once_and_tells_the_task(client: Client, script: Script) -> None:
+def test_metadata_is_requested_once_and_has_the_task(client: Client, script: Script) -> None:
     client.generate("writer", "write 1")
     client.generate("writer", ["write 1"] * 5)
     assert client.metadata("writer").task == "summarization"
@@ -79,7 +79,7 @@ def test_each_request_has_an_id_of_its_own_that_errors_tell(client: Client, scri
         ("UNAUTHENTICATED who are you", errors.RequestRefused),
     ],
 )
-def test_a_failure_is_of_its_kind(order: str, kind: type[errors.ServerError], client: Client) -> None:
+def test_each_failure_raises_its_own_error_class(order: str, kind: type[errors.ServerError], client: Client) -> None:
     with pytest.raises(kind) as caught:
         client.generate("writer", f"fail {order}")
     assert type(caught.value) is kind
@@ -87,13 +87,13 @@ def test_a_failure_is_of_its_kind(order: str, kind: type[errors.ServerError], cl
     assert caught.value.fix or kind is errors.RequestRefused
 
 
-def test_a_refused_key_is_asked_for_in_a_shell_s_words_and_in_python_s(client: Client) -> None:
+def test_the_fix_for_a_refused_key_names_option_variable_and_argument(client: Client) -> None:
     with pytest.raises(errors.RequestRefused) as caught:
         client.generate("writer", "fail UNAUTHENTICATED who are you")
     assert all(word in caught.value.fix for word in ("--token-file", TOKEN_VARIABLE, "Client(..., token=...)"))
 
 
-def test_the_timeout_is_the_callers_and_told_to_the_server(client: Client, script: Script) -> None:
+def test_the_timeout_ends_the_call_and_is_sent_to_the_server(client: Client, script: Script) -> None:
     client.metadata("writer")
     began = time.monotonic()
     with pytest.raises(errors.RequestTimeout, match=r"within 0\.5 s"):
@@ -142,7 +142,7 @@ def test_the_failure_of_one_cancels_the_others_on_the_server(script: Script) -> 
         assert script.wait_left()
 
 
-def test_closing_ends_what_other_threads_wait_for(url: str, script: Script) -> None:
+def test_closing_the_client_cancels_calls_of_other_threads(url: str, script: Script) -> None:
     client = Client(url, retries=0)
     script.when_asked(1, client.close)
     began = time.monotonic()
@@ -151,7 +151,7 @@ def test_closing_ends_what_other_threads_wait_for(url: str, script: Script) -> N
     assert time.monotonic() - began < 2.5
 
 
-def test_closing_ends_what_other_tasks_wait_for(url: str, script: Script) -> None:
+def test_closing_the_client_cancels_calls_of_other_tasks(url: str, script: Script) -> None:
     async def ask(client: AsyncClient) -> None:
         task = asyncio.create_task(client.generate("writer", "sleep 3"))
         await asyncio.to_thread(script.wait_asked, 1)
@@ -231,7 +231,7 @@ def test_a_server_that_comes_up_late_is_found(script: Script) -> None:
         starting.join()
 
 
-def test_nobody_there_is_told_at_once_and_by_wait_ready_in_time() -> None:
+def test_an_unreachable_server_fails_at_once_and_wait_ready_in_time() -> None:
     for scheme in ("", "http://"):
         with Client(f"{scheme}127.0.0.1:{free_port()}", retries=0) as client:
             with pytest.raises(errors.ServerUnreachable, match="can't be reached") as caught:
@@ -242,7 +242,7 @@ def test_nobody_there_is_told_at_once_and_by_wait_ready_in_time() -> None:
                 client.wait_ready(0.3)
 
 
-def test_the_other_protocols_port_is_told(script: Script) -> None:
+def test_the_error_at_the_other_protocols_port_says_so(script: Script) -> None:
     with grpc_server(script) as grpc_url, http_server(script) as http_url:
         cases = {http_url.removeprefix("http://"): "does not speak gRPC", f"http://{grpc_url}": "does not speak HTTP/1"}
         for url, fix in cases.items():
@@ -270,7 +270,7 @@ OWN_HOSTS = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
 
 
 @pytest.mark.skipif(subprocess.run([*OWN_HOSTS, "true"], capture_output=True).returncode != 0, reason="no namespaces")
-def test_the_other_protocols_port_is_told_by_a_name_of_two_addresses(tmp_path: Path) -> None:
+def test_the_error_at_the_other_protocols_port_says_so_for_two_addresses(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("::1 localhost\n127.0.0.1 localhost\n")
     command = f"mount --bind {hosts} /etc/hosts && exec {sys.executable} -"
@@ -296,7 +296,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(url: str, monk
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of localhost that has signed itself, and its key."""
+    """A self-signed certificate of localhost, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     paths = folder / "certificate.pem", folder / "key.pem"
     line = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"

@@ -1,4 +1,4 @@
-"""Lists through the client: order, the bounded window, one bad text among many; over a transport in memory."""
+"""Lists of texts: order, the bounded window, and single failures, over a transport in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ECHO = ModelMetadata(
 
 
 class Echo:
-    """A transport whose model answers a text with itself as label; `no` is refused. It counts what is on its way."""
+    """A transport whose model labels a text by itself and refuses `no`; it counts the requests in flight."""
 
     url = "memory:1"
 
@@ -76,7 +76,7 @@ def async_echo() -> tuple[Echo, AsyncClient]:
 
 
 def classified(kind: str, texts: Iterable[str]) -> tuple[Echo, Callable[[], list[Classification]]]:
-    """A transport, and a call of the client of this `kind` that classifies the texts over it."""
+    """Return a transport, and a call of the client of this `kind` that classifies the texts over it."""
     if kind == "blocking":
         transport, client = echo()
         return transport, lambda: client.classify("echo", texts)
@@ -95,7 +95,7 @@ def test_a_list_gives_a_list_in_order_and_max_in_flight_are_sent_at_a_time(kind:
     assert transport.most == 4
 
 
-def test_a_value_stands_for_a_list_of_it() -> None:
+def test_a_single_value_stands_for_a_list_of_one() -> None:
     _, client = echo()
     assert client.infer("echo", {"text_input": "two words"})["label"].item() == b"two words"
 
@@ -119,7 +119,7 @@ def test_an_endless_iterable_is_read_as_far_as_its_results_are_by_tasks() -> Non
 
 
 @clients
-def test_one_bad_text_raises_its_own_error_with_its_index_and_nothing_is_left_on_its_way(kind: str) -> None:
+def test_one_bad_text_raises_its_error_with_its_index_and_stops_the_rest(kind: str) -> None:
     transport, call = classified(kind, ["a", "b", "no", *["d"] * 100])
     with pytest.raises(RequestRefused, match="At index 2: I don't like it") as caught:
         call()
@@ -136,7 +136,7 @@ def test_errors_take_the_places_of_results_where_asked_for() -> None:
 
 
 @clients
-def test_an_iterable_that_fails_leaves_nothing_on_its_way(kind: str) -> None:
+def test_an_iterable_that_raises_leaves_no_request_in_flight(kind: str) -> None:
     def texts() -> Iterator[str]:
         yield from ["a", "b"]
         raise ZeroDivisionError
@@ -167,7 +167,7 @@ def test_embeddings_of_a_list_are_one_matrix() -> None:
     {name: seconds} for seconds in (0, -1, float("nan"), float("inf"), None, "1", True)
     for name in ("timeout", "idle_timeout")
 )], ids=str)  # fmt: skip
-def test_limits_that_can_not_be_kept_are_refused(limits: dict[str, Any]) -> None:
+def test_invalid_limits_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Client(**limits)
 
@@ -178,6 +178,6 @@ def test_lists_of_questions_and_contexts_must_be_equally_long() -> None:
 
 
 @pytest.mark.parametrize("texts", [None, 3, b"bytes", ["a", 3]])
-def test_what_is_neither_a_text_nor_many_is_refused(texts: object) -> None:
+def test_a_value_that_is_neither_text_nor_list_is_refused(texts: object) -> None:
     with pytest.raises(UsageError, match="of type"):
         echo()[1].classify("echo", texts)  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""Settings, addresses and retry policies: what is taken, what is refused, and how it is told."""
+"""Settings, addresses and retry policies: which values are accepted, and how the others are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hfx.client.transport import run
 from hfx.errors import RequestRefused, ServerBusy, ServerUnreachable, UsageError
 
 
-def test_keywords_win_over_the_object_and_both_stay() -> None:
+def test_keywords_override_the_settings_object_without_changing_it() -> None:
     settings = GenerationSettings(max_tokens=5, temperature=0.5)
     assert merged(settings, {"max_tokens": 9, "seed": 1}) == GenerationSettings(max_tokens=9, temperature=0.5, seed=1)
     assert merged(settings, {"max_tokens": None}) == settings
@@ -87,7 +87,7 @@ def test_an_address_is_read(url: str, parts: tuple[str, bool, str]) -> None:
     ["localhost", ":8001", "localhost:0", "localhost:port", "", "localhost:65536", "ftp://a:1", "http://", "a b:1:2",
      "http://user:word@a:1", "http://a:1/path", "http://a:1?x=1", "[::1:8001"],
 )  # fmt: skip
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="not an address") as caught:
         Client(url)
     assert "HOST:PORT" in caught.value.fix
@@ -107,7 +107,7 @@ def test_a_token_does_not_go_elsewhere_in_plain_text_unless_it_is_given_as_a_hea
 
 
 @pytest.mark.parametrize("token", ["", "two words", "new\nline", "naïve"])
-def test_what_is_no_token_is_refused(token: str) -> None:
+def test_an_invalid_token_is_refused(token: str) -> None:
     with pytest.raises(UsageError, match="token"):
         Client("127.0.0.1:1", token=token)
 
@@ -131,7 +131,7 @@ def test_tls_needs_its_files_and_an_encrypted_address(tmp_path: Path) -> None:
 
 
 class Failing:
-    """An attempt that fails so many times."""
+    """An attempt that fails the given number of times."""
 
     def __init__(self, times: int, error: Exception) -> None:
         self.times, self.error, self.made = times, error, 0
@@ -155,7 +155,7 @@ async def sleep(seconds: float) -> None:
     ("error", "attempts", "made"),
     [(ServerBusy("busy"), 3, 3), (ServerUnreachable("gone"), 2, 2), (RequestRefused("no"), 9, 1)],
 )
-def test_attempts_are_those_of_a_request_in_all_and_only_of_what_is_safe(
+def test_attempts_include_the_first_and_only_safe_errors_are_retried(
     error: Exception, attempts: int, made: int
 ) -> None:
     policy, failing = RetryPolicy(attempts=attempts), Failing(9, error)
@@ -190,6 +190,6 @@ def test_the_budget_is_one_for_all_threads() -> None:
 @pytest.mark.parametrize(
     "policy", [{"attempts": 0}, {"attempts": 1.5}, {"budget": -1}, {"shortest": 3, "longest": 1}, {"shortest": -1}]
 )
-def test_a_policy_that_makes_no_sense_is_refused(policy: dict[str, Any]) -> None:
+def test_an_invalid_retry_policy_is_refused(policy: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         RetryPolicy(**policy)

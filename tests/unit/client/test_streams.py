@@ -1,4 +1,4 @@
-"""Texts in pieces, over gRPC and HTTP, by the blocking client and the asynchronous one, of servers in this process."""
+"""Streamed texts over gRPC and HTTP, by the blocking and the asynchronous client, from servers in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hfx.client import AsyncClient, Client, Generation, Piece, TruncationWarning
 from tests.rigs.clients.client_servers import Script, asked
 from tests.rigs.machine.waiting import wait_until
 
-FILES = Path("/proc/self/fd")  # those that this process has open
+FILES = Path("/proc/self/fd")  # the open files of this process
 
 
 def test_pieces_come_in_order_and_the_result_is_their_sum(client: Client) -> None:
@@ -32,7 +32,7 @@ def test_pieces_come_in_order_and_the_result_is_their_sum(client: Client) -> Non
     assert stream.result == Generation("a0 a1 a2 ", "length", 3, 3)
 
 
-def test_pieces_come_to_a_task(url: str) -> None:
+def test_the_async_client_gets_the_pieces_and_the_result(url: str) -> None:
     async def read(client: AsyncClient) -> tuple[list[str], Generation]:
         async with client.stream("writer", "write 3") as stream:
             return [piece.text async for piece in stream], stream.result
@@ -58,7 +58,7 @@ def test_cancelling_from_another_thread_ends_the_pieces(client: Client, script: 
     assert script.wait_left()
 
 
-def test_streams_that_nobody_holds_leave_no_connection_open(client: Client, script: Script) -> None:
+def test_collected_streams_leave_no_connection_open(client: Client, script: Script) -> None:
     def abandon() -> None:
         for _ in range(10):
             next(client.stream("writer", "stall 1"))
@@ -109,7 +109,7 @@ def test_a_task_that_leaves_early_or_is_cancelled_ends_the_request(url: str, scr
     asked(url, leave)
 
 
-def test_a_stream_on_which_nothing_comes_times_out(url: str, script: Script) -> None:
+def test_a_silent_stream_ends_at_the_idle_timeout(url: str, script: Script) -> None:
     with Client(url, timeout=15, idle_timeout=0.3) as client, client.stream("writer", "stall 2") as stream:
         assert [next(stream).text, next(stream).text] == ["a0 ", "a1 "]
         began = time.monotonic()
@@ -121,7 +121,7 @@ def test_a_stream_on_which_nothing_comes_times_out(url: str, script: Script) -> 
     assert stream.result.text == "a0 a1 "
 
 
-def test_a_stream_on_which_nothing_comes_times_out_for_a_task(url: str, script: Script) -> None:
+def test_a_silent_stream_ends_at_the_idle_timeout_for_the_async_client(url: str, script: Script) -> None:
     async def read(client: AsyncClient) -> None:
         async with client.stream("writer", "stall 1") as stream:
             assert (await anext(stream)).text == "a0 "
@@ -146,8 +146,8 @@ def test_an_error_before_the_first_piece_is_typed(client: Client) -> None:
     assert caught.value.model == "writer"
 
 
-def test_a_stream_that_fails_asks_for_no_status_and_is_not_cancelled(client: Client, script: Script) -> None:
-    """Either ends Triton before 26.04 now and then (triton-inference-server/server #8708)."""
+def test_a_failed_stream_neither_requests_a_status_nor_is_cancelled(client: Client, script: Script) -> None:
+    """Either sometimes ends Triton before 26.04 (triton-inference-server/server #8708)."""
     for _ in range(10):
         with pytest.raises(errors.ServerBusy):
             list(client.stream("writer", "fail UNAVAILABLE [hfx:QUEUE_FULL] 8 requests wait", timeout=5))
@@ -155,7 +155,7 @@ def test_a_stream_that_fails_asks_for_no_status_and_is_not_cancelled(client: Cli
     assert not script.left.acquire(timeout=0.3)
 
 
-def test_a_broken_stream_is_not_asked_again_after_a_piece(url: str, script: Script) -> None:
+def test_a_stream_that_breaks_after_a_piece_is_not_retried(url: str, script: Script) -> None:
     def break_off(values: dict[str, object], *_: object) -> Iterator[dict[str, object]]:
         script.texts.append(str(values["text_input"]))
         yield script.piece("a0 ", "", 1)
@@ -170,7 +170,7 @@ def test_a_broken_stream_is_not_asked_again_after_a_piece(url: str, script: Scri
     assert len(script.texts) == 1
 
 
-def test_a_model_that_does_not_exist_is_named_as_it_was_asked(client: Client) -> None:
+def test_an_unknown_model_is_named_as_requested(client: Client) -> None:
     with pytest.raises(errors.ModelUnknown, match="no model 'nobody'") as caught:
         next(client.stream("nobody", "write 2"))
     assert caught.value.fix == "It serves: writer."

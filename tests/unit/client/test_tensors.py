@@ -1,4 +1,4 @@
-"""Plain values to tensors, tensors to bytes and back, and tensors to results."""
+"""Conversion of plain values to tensors, of tensors to bytes and back, and of tensors to results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def strings(*texts: str) -> Array:
 
 
 def by_grpc(tensors: dict[str, Array]) -> dict[str, Array]:
-    """TENSORS as they come back from a server that answers with what it was sent."""
+    """Return `tensors` as they come back from a server that echoes them."""
     request = encode_request(Request("model", tensors, (), "id", 1.0))
     response = service_pb2.ModelInferResponse(raw_output_contents=request.raw_input_contents)
     for tensor in request.inputs:
@@ -37,7 +37,7 @@ def by_grpc(tensors: dict[str, Array]) -> dict[str, Array]:
 
 
 def by_http(tensors: dict[str, Array]) -> dict[str, Array]:
-    """The same over HTTP."""
+    """Do what `by_grpc` does, over HTTP."""
     body, headers = encode_infer("id", tensors)
     length = int(headers["inference-header-content-length"])
     head = json.loads(body[:length])
@@ -52,12 +52,12 @@ def returned(request: pytest.FixtureRequest) -> Wire:
 
 
 @pytest.mark.parametrize("texts", [[], ["", "next"], ["naïve 🎈 日本"], ["\x00"], ["x" * 100_000]], ids=len)
-def test_strings_survive_the_wire(texts: list[str], returned: Wire) -> None:
+def test_strings_survive_encoding_and_decoding(texts: list[str], returned: Wire) -> None:
     assert returned({"text": strings(*texts)})["text"].tolist() == [[text.encode() for text in texts]]
 
 
 @pytest.mark.parametrize("dtype", DATA_TYPES.values(), ids=DATA_TYPES)
-def test_numbers_survive_the_wire(dtype: np.dtype[np.generic], returned: Wire) -> None:
+def test_numbers_survive_encoding_and_decoding(dtype: np.dtype[np.generic], returned: Wire) -> None:
     array = np.arange(6).reshape(1, 2, 3).astype(dtype)
     back = returned({"numbers": array})["numbers"]
     assert back.dtype == dtype
@@ -163,18 +163,18 @@ def model(inputs: set[str], outputs: set[str], task: str = "") -> ModelMetadata:
         ({"text_input", "max_tokens"}, {"text_output", "finish_reason"}, Task.TEXT_GENERATION),
     ],
 )
-def test_the_task_is_told_by_the_tensors(inputs: set[str], outputs: set[str], task: Task) -> None:
+def test_the_tensors_of_a_model_determine_its_task(inputs: set[str], outputs: set[str], task: Task) -> None:
     assert task_of(model(inputs, outputs)) is task
     assert task_of(model(inputs, outputs, "summarization")) is Task.SUMMARIZATION
 
 
-def test_a_model_for_no_task_is_refused() -> None:
+def test_a_model_whose_tensors_fit_no_task_is_refused() -> None:
     with pytest.raises(RequestRefused, match="input_ids"):
         task_of(model({"input_ids"}, {"logits"}))
 
 
 @pytest.mark.parametrize("task", ["summarization", "text2text-generation", ""])
-def test_a_summarizer_and_a_generator_that_does_not_tell_may_summarize(task: str) -> None:
+def test_summarizers_and_generators_without_a_task_may_summarize(task: str) -> None:
     check_summarizer(model({"text_input"}, {"text_output"}, task))
 
 
@@ -245,13 +245,13 @@ WITH_TOKENS: dict[str, Array] = {
 }
 
 
-def test_tokens_survive_the_wire(returned: Wire) -> None:
+def test_tokens_survive_encoding_and_decoding(returned: Wire) -> None:
     found = decode_generation(returned(WITH_TOKENS))
     assert (found.tokens, found.log_probs) == (TOKENS, (-0.5, -0.75))
     assert found.tokens[1].top[0].raw == b"\xc3" and found.tokens[0].top[1].raw == "thé".encode()
 
 
-def test_tokens_of_an_event_are_told_apart_by_their_number() -> None:
+def test_tokens_and_alternatives_of_an_event_are_decoded() -> None:
     types = {"text_output": "BYTES", "finish_reason": "BYTES", "token_texts": "BYTES", "token_special": "BOOL"}
     types |= {"output_log_probs": "FP32", "token_log_probs": "FP32"}
     outputs = [TensorMetadata(name, types.get(name, "INT32"), (-1, -1)) for name in WITH_TOKENS]

@@ -1,4 +1,4 @@
-"""Requests at the socket of batches: behind those of others, without a key, and counted for a label."""
+"""Requests at the socket of the Batch API: behind other requests, without a key, and counted for a label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 3
 
 @contextmanager
 def backed(folder: Path, keys: str = "") -> Iterator[tuple[Front, Seen, Path]]:
-    """A front with a socket of batches at the path, and what its server sees."""
+    """Yield a front with a socket of batches at the path, and a record of its server's requests."""
     path = folder / "front.sock"
     if keys:
         (folder / "keys").write_text(keys)
@@ -46,7 +46,7 @@ def entered(seen: Seen, seconds: float = SECONDS) -> bool:
 
 
 @pytest.mark.parametrize(("others", "beside"), [(0, MOST), (1, 1), (MOST + 2, 1)])
-def test_beside_others_one_is_in_progress(others: int, beside: int, tmp_path: Path) -> None:
+def test_batch_requests_run_one_at_a_time_beside_other_requests(others: int, beside: int, tmp_path: Path) -> None:
     with backed(tmp_path) as (front, seen, path):
         answers: list[int] = []
         kept = [connect(front) for _ in range(others)]

@@ -1,4 +1,4 @@
-"""Requests of callers that would cancel those of others, in each place where Triton reads a name."""
+"""Requests that would cancel another caller's request, in each place where Triton reads a name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served() -> Iterator[tuple[Front, Seen]]:
         b'{"inputs": [{"n\\u0061me": "cancel_request", "datatype": "BYTES"}]}',
     ],
 )
-def test_a_cancellation_is_found_however_it_is_written(body: bytes) -> None:
+def test_a_cancellation_is_refused_in_every_spelling(body: bytes) -> None:
     with pytest.raises(Refusal, match="cancel_request is closed"):
         refuse_cancellation(body)
 
@@ -48,12 +48,12 @@ def test_a_cancellation_is_found_however_it_is_written(body: bytes) -> None:
         {"inputs": [{"name": "TEXT", "data": ["cancel_request"]}]},
     ],
 )
-def test_a_text_may_say_so(fields: dict[str, object]) -> None:
+def test_a_text_may_contain_the_words_cancel_request(fields: dict[str, object]) -> None:
     refuse_cancellation(json.dumps(fields).encode())
     refuse_cancellation(json.dumps(fields).replace("TEXT", "\\u0054EXT").encode())
 
 
-def test_no_way_of_asking_cancels_the_request_of_another_caller(served: tuple[Front, Seen]) -> None:
+def test_no_infer_or_generate_request_can_cancel_another_callers(served: tuple[Front, Seen]) -> None:
     front, seen = served
     content = b"\x07\0\0\0some-id"
     head = TENSOR | {"parameters": {"binary_data_size": len(content)}}

@@ -1,4 +1,4 @@
-"""What the front knows of the served models."""
+"""The front's knowledge of the served models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("name", ["", "a" * 1_000_000, "toy_net"])
-def test_what_is_no_name_is_no_model_without_a_request_for_it(name: str) -> None:
+def test_an_unknown_model_name_costs_no_request_for_its_metadata(name: str) -> None:
     paths = []
 
     async def fetch(method: str, path: str) -> tuple[int, bytes]:
@@ -64,7 +64,7 @@ def test_a_task_that_no_model_is_for_is_named_beside_the_served_models() -> None
         ({}, "object", "{}"),
     ],
 )
-def test_types_and_values_in_messages_are_those_of_json(value: Any, name: str, form: str) -> None:
+def test_refusals_show_types_and_values_as_json(value: Any, name: str, form: str) -> None:
     with pytest.raises(Refusal, match=f"query is {form}. Send a string."):
         text(value, "query")
     if name != "object":
@@ -74,7 +74,7 @@ def test_types_and_values_in_messages_are_those_of_json(value: Any, name: str, f
             json_object(value)
 
 
-def test_values_in_messages_are_those_of_json() -> None:
+def test_refusals_show_values_as_json() -> None:
     with pytest.raises(Refusal, match="temperature is true; it must be a number"):
         generation_settings({"temperature": True})
     with pytest.raises(Refusal, match="stop_words is null; it must be"):

@@ -1,4 +1,4 @@
-"""Chat templates: the prompts are transformers' own, and no template or conversation holds up the front."""
+"""Chat templates: prompts equal transformers' own, and no template or conversation blocks the front."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% en
 
 
 async def cancelled(tasks: list[asyncio.Task[Any]]) -> None:
-    """Cancel them, and wait until they have ended."""
+    """Cancel tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -98,7 +98,7 @@ def test_a_template_that_can_not_be_rendered_is_a_400_and_the_next_one_is_not(te
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
     ],
 )
-def test_what_is_no_conversation_is_refused(messages: Any) -> None:
+def test_an_invalid_conversation_is_refused(messages: Any) -> None:
     with pytest.raises(Refusal, match=r"Send|Give"):
         checked_messages(messages)
 
@@ -127,7 +127,7 @@ def test_variables_of_a_request_reach_the_template_as_in_transformers(tokenizer:
 
 
 @pytest.mark.parametrize("options", [{"messages": []}, {"tools": [], "a": 1}, {"add_generation_prompt": False}, "a"])
-def test_a_request_does_not_replace_variables_of_its_own(options: Any) -> None:
+def test_chat_template_kwargs_cannot_replace_the_requests_own_variables(options: Any) -> None:
     with pytest.raises(Refusal, match="chat_template_kwargs") as caught:
         checked_options(options)
     assert (caught.value.status, caught.value.param) == (400, "chat_template_kwargs")
@@ -145,7 +145,7 @@ ONE = TALK[:1]
 
 
 async def rendered(renderer: ChatRenderer, template: str, messages: list[dict[str, str]]) -> str:
-    """The prompt, or the message of the refusal."""
+    """Return the prompt, or the message of the refusal."""
     try:
         return await renderer.prompt(template, {}, messages)
     except Refusal as refusal:
@@ -191,7 +191,7 @@ def test_chats_that_wait_have_a_largest_number(monkeypatch: pytest.MonkeyPatch) 
     run(render)
 
 
-def test_a_chat_does_not_wait_for_those_whose_callers_have_left() -> None:
+def test_cancelled_chats_do_not_delay_other_chats() -> None:
     async def render(renderer: ChatRenderer) -> None:
         slow = [asyncio.create_task(rendered(renderer, SLOW, TALK)) for _ in range(20)]
         await asyncio.sleep(0.1)
@@ -205,7 +205,7 @@ def test_a_chat_does_not_wait_for_those_whose_callers_have_left() -> None:
 
 @contextmanager
 def chatting(repository: Path) -> Iterator[tuple[Front, Seen]]:
-    """A front with the model `talker`, whose template is SLOW for TALK, and what reaches the server behind it."""
+    """A front with the model `talker`, whose template is SLOW for TALK, and a record of its server's requests."""
     folder = repository / "talker_stream" / "1"
     folder.mkdir(parents=True)
     (folder / "chat.json").write_text(json.dumps({"template": SLOW + "hold", "special_tokens": {}}))
@@ -219,12 +219,12 @@ def chatting(repository: Path) -> Iterator[tuple[Front, Seen]]:
 
 
 def chat_of(messages: list[dict[str, str]]) -> bytes:
-    """The bytes of a request."""
+    """Return the bytes of a request."""
     return post(json.dumps({"model": "talker", "messages": messages}).encode(), "/v1/chat/completions")
 
 
 def chat_workers(front: Front) -> list[Process]:
-    """The processes that render chats for a front."""
+    """Return the processes that render chats for a front."""
     found = [process for process in processes() if process.group == front.pid]
     return [process for process in found if str(chat.WORKER) in process.arguments]
 

@@ -1,4 +1,4 @@
-"""Chats reach the engine as the ids that transformers makes of them: a rendered chat gets no special tokens."""
+"""Chats reach the engine as the token ids of transformers: a rendered chat gets no further special tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def published(repository: Path, tokenizer: Any) -> Path:
 
 
 def model(*inputs: str) -> Any:
-    """The served model as Triton describes it, with `inputs` beside its text."""
+    """Return the served model as Triton describes it, with `inputs` beside its text."""
     rows = [{"name": name, "data_type": "TYPE_BOOL", "dims": [1]} for name in inputs]
     text = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}
     task = {"task": {"string_value": "text-generation"}}
@@ -41,7 +41,7 @@ def model(*inputs: str) -> Any:
 
 
 async def served_ids(renderer: ChatRenderer, folder: Path, conversation: Any, *inputs: str) -> tuple[int, ...]:
-    """The prompt that the engine gets for a conversation that the front renders."""
+    """Return the prompt that the engine gets for a conversation that the front renders."""
     served = model(*inputs)
     text = await chat_prompt(ModelFiles(str(folder.parents[1])), served, conversation, renderer)
     config = configuration(max_length=4096)

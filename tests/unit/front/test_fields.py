@@ -1,4 +1,4 @@
-"""Fields of the dialects' bodies: what a refusal says about one that is missing, misspelled or of another type."""
+"""Refusals of a field that is missing, misspelled or of the wrong type in a dialect's body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hfx.front.refusals import Refusal
 @pytest.mark.parametrize(
     ("value", "message"), [(None, "model is missing or null. Send a string."), (3, "model is 3. Send a string.")]
 )
-def test_a_text_that_is_none_is_named(value: object, message: str) -> None:
+def test_a_field_that_must_be_a_string_is_named(value: object, message: str) -> None:
     with pytest.raises(Refusal) as refused:
         text(value, "model")
     assert refused.value.message == message
@@ -31,7 +31,7 @@ def test_missing_texts_are_named() -> None:
         ((), "There is no field 'topk'. Leave it out."),
     ],
 )
-def test_an_unknown_field_gets_the_nearest_one_or_all(known: tuple[str, ...], message: str) -> None:
+def test_an_unknown_field_is_refused_with_the_nearest_or_all_known_fields(known: tuple[str, ...], message: str) -> None:
     with pytest.raises(Refusal) as refused:
         refuse_unknown({"topk": 1}, known)
     assert refused.value.message == message

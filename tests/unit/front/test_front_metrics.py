@@ -1,4 +1,4 @@
-"""What the front counts: /metrics and the access log say which requests came, and why some were refused."""
+"""Metrics and access log of the front: requests, and reasons of refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def triton() -> Iterator[tuple[int, Seen]]:
 
 
 def samples(front: Front, **headers: str) -> dict[tuple[str, ...], float]:
-    """The front's own samples, by name and the values of their labels in the order of the labels' names."""
+    """Return the front's own samples, by name and label values in the order of the labels' names."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     code, _, body = ask(front, f"GET /metrics HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
     assert code == 200
@@ -65,7 +65,7 @@ def test_requests_are_counted_by_route_model_and_status(triton: tuple[int, Seen]
     assert found["hfx_restarts_total",] == 0 and found["hfx_start_time_seconds",] > 1e9
 
 
-def test_what_never_became_a_request_is_counted_too(triton: tuple[int, Seen]) -> None:
+def test_incomplete_and_oversized_requests_are_counted(triton: tuple[int, Seen]) -> None:
     limits = Limits(head_seconds=1.0, idle_seconds=1.0)
     with fronted(triton[0], limits) as front, connect(front) as slow, connect(front):
         slow.sendall(b"POST /v2 HTTP/1.1\r\nHos")
@@ -80,7 +80,7 @@ def test_what_never_became_a_request_is_counted_too(triton: tuple[int, Seen]) ->
     assert found["hfx_http_connections_ended_total", "slow"] == 1
 
 
-def test_names_of_models_are_bounded() -> None:
+def test_the_number_of_model_labels_is_bounded() -> None:
     metrics = Metrics(0.0)
 
     async def send(message: Any) -> None:

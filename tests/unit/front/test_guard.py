@@ -1,4 +1,4 @@
-"""What the front does with hostile requests: refused by a status at the right bound, and nothing of them passed on."""
+"""Hostile requests are refused by the front with a status at the exact limit, and no part is passed on."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_json_is_taken_to_its_depth_and_brackets_in_texts_do_not_count(text: byt
         b"[]" * 99 + b'"',
     ],
 )
-def test_json_that_is_too_deep_or_does_not_close_is_refused(text: bytes) -> None:
+def test_json_that_is_too_deep_or_unclosed_is_refused(text: bytes) -> None:
     with pytest.raises(Refusal) as caught:
         check_json(text)
     assert caught.value.status == 400
@@ -114,7 +114,7 @@ def test_escapes_at_the_border_of_a_block_are_read_as_a_parser_reads_them(length
 
 @settings(deadline=None)
 @given(BODIES, st.integers(0, JSON_DEPTH + 5), st.integers(0, 80))
-def test_the_depth_is_that_of_a_parser(value: Any, levels: int, padding: int) -> None:
+def test_the_measured_depth_of_json_equals_that_of_a_parser(value: Any, levels: int, padding: int) -> None:
     def depth(part: Any) -> int:
         inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else None
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
@@ -129,7 +129,7 @@ def test_the_depth_is_that_of_a_parser(value: Any, levels: int, padding: int) ->
             check_json(text)
 
 
-def test_of_a_binary_request_only_the_head_is_json() -> None:
+def test_only_the_head_of_a_binary_request_is_checked_as_json() -> None:
     head = b'{"inputs":[]}'
     body = head + b"[" * 1000
     assert json_length(b"%d" % len(head), body) == len(head)
@@ -137,7 +137,7 @@ def test_of_a_binary_request_only_the_head_is_json() -> None:
 
 
 @pytest.mark.parametrize("length", [b"99", b"-1", b"+5", b" 5", b"5,5", b"0x5", b"", b"99999999999999999999"])
-def test_a_head_length_that_lies_is_refused(length: bytes) -> None:
+def test_an_invalid_inference_header_length_is_refused(length: bytes) -> None:
     with pytest.raises(Refusal):
         json_length(length, b'{"a":1}')
 
@@ -192,7 +192,7 @@ def test_a_body_out_of_bounds_is_refused(front: Front, seen: Seen, request_bytes
     assert seen.requests == []
 
 
-def test_a_body_of_the_largest_size_is_taken_in_chunks_too_and_one_more_byte_is_not(front: Front, seen: Seen) -> None:
+def test_the_size_limit_of_a_body_is_exact_also_for_chunked_bodies(front: Front, seen: Seen) -> None:
     chunked = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % GENERATE.encode()
     chunk = b"%x\r\n%b\r\n" % (BODY // 4, b" " * (BODY // 4))
     assert ask(front, post(b" " * BODY))[0] == 200
@@ -231,7 +231,7 @@ def test_a_large_length_is_refused_before_the_body_comes(front: Front) -> None:
         ["Content-Length: 2", "Authorization: a", "Authorization: b"],
     ],
 )
-def test_what_two_servers_could_read_differently_is_refused(front: Front, seen: Seen, lines: list[str]) -> None:
+def test_ambiguous_message_framing_is_refused(front: Front, seen: Seen, lines: list[str]) -> None:
     head = "\r\n".join([f"POST {GENERATE} HTTP/1.1", "Host: localhost", *lines])
     status, _, _ = ask(front, head.encode() + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
     assert status == 400
@@ -249,7 +249,9 @@ def test_what_two_servers_could_read_differently_is_refused(front: Front, seen: 
         (post(b"{}", "/v2/models/\xff/infer"), 400),
     ],
 )
-def test_a_head_that_is_huge_or_none_is_refused(front: Front, seen: Seen, request_bytes: bytes, status: int) -> None:
+def test_an_oversized_or_invalid_request_head_is_refused(
+    front: Front, seen: Seen, request_bytes: bytes, status: int
+) -> None:
     assert ask(front, request_bytes)[0] == status
     assert seen.requests == []
 

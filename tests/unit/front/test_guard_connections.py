@@ -1,4 +1,4 @@
-"""What the front does with connections that are slow, silent, or too many."""
+"""Connections to the front that are slow, silent, or too many."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def impatient() -> Iterator[Front]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [b"POST / HT", post(b"x" * 10)[:-5], b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n"])
-def test_a_request_that_does_not_go_on_is_answered_408(impatient: Front, start: bytes) -> None:
+def test_an_incomplete_request_is_answered_408(impatient: Front, start: bytes) -> None:
     assert ask(impatient, start)[0] == 408
 
 
 @pytest.mark.slow
-def test_a_body_that_drips_is_cut_at_its_whole_time(impatient: Front) -> None:
+def test_a_body_sent_byte_by_byte_ends_at_the_total_time_limit(impatient: Front) -> None:
     with connect(impatient) as connection:
         connection.sendall(post(b"x" * 1000)[:-1000])
         sent = 0

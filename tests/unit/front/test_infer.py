@@ -1,4 +1,4 @@
-"""Bodies of infer requests as the front sends them on: binary tensors of the same values, or a refusal."""
+"""Bodies of infer requests are passed on as binary tensors of the same values, or refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tensor(datatype: str = "INT32", shape: Any = (1, 2), data: Any = (1, 2), **f
 
 
 def sent(body: bytes, head_length: int | None = None) -> tuple[dict[str, Any], bytes]:
-    """The JSON and the binary content that go on."""
+    """Return the JSON and the binary content that are passed on."""
     content, length = binary_request(body, head_length)
     return json.loads(content[:length]), content[length:]
 
@@ -50,7 +50,7 @@ def test_strings_are_sent_as_utf8_with_their_lengths_in_order_of_rows() -> None:
     assert from_bytes("x", "BYTES", [4], content).tolist() == [b"a", "ü\0".encode(), b"", "😀".encode()]
 
 
-def test_what_triton_reads_of_a_request_goes_on_and_nothing_else() -> None:
+def test_only_fields_that_triton_reads_are_passed_on() -> None:
     request = {
         "id": "7", "parameters": {"priority": 1, "custom": "x", "flag": True}, "inputs": [tensor(note=1)],
         "outputs": [{"name": "y", "parameters": {"binary_data": False, "other": 1}, "z": 1}],
@@ -83,7 +83,7 @@ def test_parameters_of_triton_have_its_types(name: str, value: Any) -> None:
     assert name.partition("\0")[0] in refusal(tensor(), parameters={name: value})
 
 
-def test_parameters_of_triton_go_on() -> None:
+def test_tritons_own_parameters_are_passed_on() -> None:
     parameters = {
         "priority": 1, "timeout": 5_000_000, "sequence_id": "a", "sequence_start": True, "sequence_end": False,
         "binary_data_output": True, "triton_enable_empty_final_response": False,
@@ -170,7 +170,7 @@ def test_strings_need_their_lengths_and_bytes_of_no_tensor_are_refused() -> None
         {"inputs": [{**tensor(), "parameters": 1}]},
     ],
 )  # fmt: skip
-def test_fields_of_another_form_are_refused(fields: dict[str, Any]) -> None:
+def test_fields_of_the_wrong_type_or_range_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(Refusal):
         binary_request(json.dumps({"inputs": [tensor()], **fields}).encode(), None)
 
@@ -196,6 +196,6 @@ def test_a_request_without_rows_is_refused(shape: list[int]) -> None:
         '{"inputs": []}'.encode("utf-16"),
     ],
 )
-def test_what_is_no_request_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_an_infer_request_is_refused(body: bytes) -> None:
     with pytest.raises(Refusal):
         binary_request(body, None)

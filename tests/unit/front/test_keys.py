@@ -1,4 +1,4 @@
-"""API keys: labels, bounds, and a file that is replaced while requests are in progress; a new certificate likewise."""
+"""API keys: labels, limits, and key files and certificates that are replaced while requests are in progress."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def status(front: Front, key: str, path: str = "/v2/models/toy/generate") -> int
     return ask(front, post(b"{}", path, Authorization=f"Bearer {key}"))[0]
 
 
-def test_lines_have_labels_and_bounds(file: Path) -> None:
+def test_lines_of_a_key_file_have_labels_and_rates(file: Path) -> None:
     bounds = "requests_per_second=2.5 tokens_per_minute=600"
     file.write_text(f"# the first team\nweb:{FIRST} {bounds}\n\n{SECOND}\n batch-2:{'x' * 16} \n")
     keys = ApiKeys(str(file))
@@ -72,13 +72,13 @@ def test_lines_have_labels_and_bounds(file: Path) -> None:
         ("a" * (1 << 20 | 1), "larger than"),
     ],
 )
-def test_what_is_no_key_is_refused(text: str, words: str, file: Path) -> None:
+def test_an_invalid_key_file_is_refused(text: str, words: str, file: Path) -> None:
     file.write_text(text)
     with pytest.raises(UsageError, match=words):
         read_keys(str(file))
 
 
-def test_a_budget_comes_back_by_its_rate() -> None:
+def test_a_budget_refills_at_its_rate() -> None:
     budget, now = Budget(2.0, 4.0), 100.0
     for _ in range(4):
         assert not budget.wait(now, 1)
@@ -88,10 +88,10 @@ def test_a_budget_comes_back_by_its_rate() -> None:
     assert budget.wait(now + 1e6, 5) == pytest.approx(0.5)  # more than 4 are not saved up
 
 
-def test_tokens_are_bounded_by_those_of_the_answers_before() -> None:
+def test_tokens_of_earlier_answers_count_against_the_limit() -> None:
     caller = Caller("web", Rates(tokens_per_minute=60))
     caller.admit(0.0, has_counts=True)
-    caller.spend(90)  # an answer may be longer than what is left
+    caller.spend(90)  # an answer may be longer than the remaining budget
     with pytest.raises(Refusal, match="60 tokens a minute") as refused:
         caller.admit(1.0, has_counts=True)
     assert refused.value.status == 429 and dict(refused.value.headers)[b"retry-after"] == b"30"
@@ -101,8 +101,8 @@ def test_tokens_are_bounded_by_those_of_the_answers_before() -> None:
     Caller("all").admit(0.0, has_counts=False)
 
 
-def test_what_requests_may_need_is_held_while_they_run() -> None:
-    """50 requests at once take no more than the bound, and one that may need more than all of it is answered."""
+def test_the_tokens_a_request_may_need_are_reserved_while_it_runs() -> None:
+    """50 concurrent requests together stay within the limit, and one that may need more than all of it is answered."""
     caller = Caller("web", Rates(tokens_per_minute=100))
     for _ in range(4):
         caller.hold(0.0, 25)
@@ -245,7 +245,9 @@ def test_a_file_that_is_not_there_is_named_with_the_line_that_makes_it(tmp_path:
         read_keys(str(tmp_path))
 
 
-def test_a_pipe_in_the_place_of_a_file_blocks_nothing(file: Path, triton: tuple[int, Seen], tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_key_or_certificate_file_does_not_block(
+    file: Path, triton: tuple[int, Seen], tmp_path: Path
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(UsageError, match="is not a regular file"):

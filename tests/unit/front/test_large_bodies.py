@@ -1,4 +1,4 @@
-"""Bodies that are too large to be parsed beside other requests are read in a process, which may end at any time."""
+"""Large bodies are parsed in a separate process, which may end at any time."""
 
 from __future__ import annotations
 

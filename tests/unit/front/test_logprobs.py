@@ -1,4 +1,4 @@
-"""Tokens in the forms of OpenAI's API and of text-generation-inference, as the types of their clients read them."""
+"""Log-probabilities in the types of the clients of OpenAI and text-generation-inference."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_pieces_of_a_completion_go_on_where_the_one_before_ended() -> None:
     assert without and without["top_logprobs"] is None
 
 
-def test_a_chat_has_bytes_too() -> None:
+def test_log_probabilities_of_a_chat_have_bytes() -> None:
     from openai.types.chat.chat_completion import ChoiceLogprobs
 
     found = ChoiceLogprobs.model_validate(chat_logprobs(TOKENS), strict=True)
@@ -90,7 +90,7 @@ def test_alternatives_are_read_or_refused_by_name(fields: dict[str, Any], comple
 
 
 @pytest.mark.parametrize("fields", [{"logprobs": 2}, {"logprobs": 0}, {"return_log_probs": True}])
-def test_dialects_without_a_place_for_them_refuse_log_probabilities(fields: dict[str, Any]) -> None:
+def test_log_probabilities_are_refused_by_dialects_without_a_field_for_them(fields: dict[str, Any]) -> None:
     with pytest.raises(Refusal, match="answers have no place for it") as caught:
         generation_settings(fields)
     assert caught.value.param == next(iter(fields))
@@ -102,7 +102,7 @@ def test_details_are_those_of_text_generation_inference() -> None:
     found = TextGenerationOutput.parse_obj_as_instance({"generated_text": TEXT, "details": shape}).details
     assert found and [token.id for token in found.tokens] == [5, 7, 10, 11, 1]
     assert [token.special for token in found.tokens] == [False, False, False, False, True]
-    top: Any = found.top_tokens  # lists in a list, which this client leaves as they are
+    top: Any = found.top_tokens  # lists in a list, which this client does not convert
     assert [token["id"] for token in top[3]] == [12, 11]
     assert "top_tokens" not in details(TOKENS, 0)
 
@@ -116,7 +116,9 @@ def test_details_are_those_of_text_generation_inference() -> None:
         ("stop", (), "stop"),
     ],
 )
-def test_why_a_text_has_ended(reason: str, tokens: tuple[Token, ...], expected: str) -> None:
+def test_the_finish_reason_is_that_of_text_generation_inference(
+    reason: str, tokens: tuple[Token, ...], expected: str
+) -> None:
     assert finish_reason(reason, tokens) == expected
 
 

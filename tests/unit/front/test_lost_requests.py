@@ -1,4 +1,4 @@
-"""The shape of a request that Triton has not answered, for the log."""
+"""The description of a request that Triton has not answered, for the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playground's files and forms: static and public, within the policy that they are sent with."""
+"""The playground's files and fields: static and public, and allowed by their content security policy."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def fields_of(folder: Path, **generation: Any) -> dict[str, Any]:
     return {field["path"].removeprefix("parameters."): field for field in model["fields"]}
 
 
-def test_every_task_has_a_form_with_something_to_send() -> None:
+def test_every_task_has_fields_with_an_example_value() -> None:
     for task in Task:
         fields = described(served(task), ModelFiles(""))["fields"]
         assert any(field["is_required"] and field["value"] for field in fields), task
@@ -112,7 +112,7 @@ def test_settings_have_the_defaults_of_the_model_and_the_ranges_of_the_table(tmp
     assert (fields["top_p"]["kind"], fields["top_p"]["allowed"]) == ("number", "a number from 0 to 1")
 
 
-def test_each_choice_is_one_that_the_table_takes(tmp_path: Path) -> None:
+def test_each_offered_choice_is_a_valid_setting(tmp_path: Path) -> None:
     fields = fields_of(tmp_path, max_source=64, languages={"ids": {"fr": 1}, "source_index": 0, "target": "x"})
     offered = [(name, choice) for name, field in fields.items() for choice in field["choices"]]
     assert {"long", "merge", "early_stopping", "do_sample", "source_lang"} <= {name for name, _ in offered}

@@ -1,4 +1,4 @@
-"""The front process: replaced when it dies or hangs, drained; TLS and keys; answers that break where Triton's do."""
+"""The front process: restarts, drain, TLS, keys, and answers that end where Triton's do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_client_that_reads_slowly_gets_the_whole_answer(pause: float, triton: 
 
 
 async def _read_beside_what_comes_in(port: int) -> tuple[bytes, bytes]:
-    """What two calls of `read` return when all but a part of the answer comes in between them."""
+    """Return the results of two calls of `read` when most of the answer arrives between them."""
     connection = await Upstream(f"http://127.0.0.1:{port}").connect()
     connection.send(request_head(b"POST", b"/", 0, ()), b"")
     first = await connection.read()
@@ -147,7 +147,7 @@ def test_a_front_that_stops_finishes_what_it_has_and_takes_nothing_new(triton: t
         assert drained == [True]
 
 
-def test_a_request_that_outlasts_the_drain_is_lost_and_told(triton: tuple[int, Seen]) -> None:
+def test_a_request_that_outlasts_the_drain_is_reported_as_lost(triton: tuple[int, Seen]) -> None:
     port, seen = triton
     with fronted(port) as front, connect(front) as busy:
         busy.sendall(post(b"hold"))
@@ -209,13 +209,13 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def reason(front: Front) -> str:
-    """Why /health is 503."""
+    """Return the reason of the 503 at /health."""
     status, headers, body = ask(front, HEALTH)
     assert (status, headers["content-type"], headers["retry-after"]) == (503, "application/json", "1")
     return str(json.loads(body)["error"])
 
 
-def test_whatever_refuses_to_be_ready_is_a_503_with_a_reason_at_health(triton: tuple[int, Seen]) -> None:
+def test_health_is_a_503_with_a_reason_while_triton_is_not_ready(triton: tuple[int, Seen]) -> None:
     port, seen = triton
     with fronted(port) as front:
         assert ask(front, HEALTH)[0] == 200
@@ -262,7 +262,7 @@ def test_an_answer_that_breaks_has_no_end_for_the_client_either(triton: tuple[in
 # Keys, certificates, log
 
 
-def test_a_key_is_asked_for_everywhere_but_at_health(triton: tuple[int, Seen], tmp_path: Path) -> None:
+def test_every_path_except_health_needs_a_key(triton: tuple[int, Seen], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# of the laptop\nfirst-key-of-tests\n\nsecond-key-of-tests\n")
     with fronted(triton[0], key_file=str(keys)) as front:
@@ -304,7 +304,7 @@ def test_the_port_for_scrapes_has_metrics_and_health_alone_without_a_key_or_tls(
     assert triton[1].requests == []
 
 
-def test_tls_and_client_certificates(triton: tuple[int, Seen], tmp_path: Path) -> None:
+def test_a_server_with_tls_refuses_plain_requests_and_unknown_clients(triton: tuple[int, Seen], tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path, "server")
     client = make_certificate(tmp_path, "client")
 
@@ -353,7 +353,7 @@ def test_the_access_log_has_a_line_for_each_request(triton: tuple[int, Seen], tm
 
 
 async def nothing_sent(message: object) -> None:
-    """The send function of an answer without a client."""
+    """Stand in for the send function of an answer without a client."""
 
 
 def test_the_access_log_goes_on_after_its_disk_was_full_and_counts_what_it_lost(tmp_path: Path) -> None:

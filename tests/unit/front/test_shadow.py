@@ -1,4 +1,4 @@
-"""Answers that the front draws, and what it counts where the process that compares is slow, ends or writes no JSON."""
+"""Answers that the front samples, and its counts while the comparing process is slow, ends or writes no JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_verdicts_are_counted_and_a_process_that_ends_is_started_again() -> None
     asyncio.run(run())
 
 
-def test_nothing_waits_for_a_slow_process() -> None:
+def test_pairs_are_skipped_while_the_comparing_process_is_slow() -> None:
     async def run() -> None:
         shadow = Shadow(1.0, command(SLOW))
         for _ in range(2 * WAITING):
@@ -79,11 +79,11 @@ def test_nothing_waits_for_a_slow_process() -> None:
         (b"/v2/models/../infer", False),
     ],
 )
-def test_answers_of_models_alone_are_drawn(path: bytes, drawn: bool) -> None:
+def test_only_answers_of_models_are_sampled(path: bytes, drawn: bool) -> None:
     assert Shadow(1.0, ()).draws(path) is drawn
     assert Shadow(0.0, ()).draws(path) is False
 
 
-def test_the_share_is_drawn() -> None:
+def test_the_configured_share_of_answers_is_sampled() -> None:
     shadow = Shadow(0.1, ())
     assert 800 < sum(shadow.draws(b"/v2/models/m/infer") for _ in range(10_000)) < 1200

@@ -1,4 +1,4 @@
-"""Tokens counted by a compiled tokenizer are those that the Python tokenizer counts, cut at the model's length."""
+"""A compiled tokenizer counts the tokens that the Python tokenizer counts, up to the model's length."""
 
 from __future__ import annotations
 

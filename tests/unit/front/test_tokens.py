@@ -1,4 +1,4 @@
-"""The tokens of a text as /tokenize answers them."""
+"""The answer of /tokenize for a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of the front: sampled requests alone have them, callers' traces go on, and no collector holds a request up."""
+"""Spans of the front: only sampled requests have one, callers' traces continue, and no collector causes delays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACE, PARENT = "1234567890abcdef1234567890abcdef", "fedcba0987654321"
 
 
 async def nothing_sent(message: object) -> None:
-    """The send function of an answer without a client."""
+    """Stand in for the send function of an answer without a client."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_request_has_a_span_that_triton_goes_on_with(triton: tuple[int, Seen],
     with fronted(triton[0], otlp_endpoint=collected.url) as front:
         ask(front, post(b"{}", GENERATE, X_Request_ID="one"))
         ask(front, post(b"[" * 70, GENERATE))
-        front.stop(10)  # what waits is sent before it ends
+        front.stop(10)  # waiting spans are sent before it ends
     first, second = sorted(collected.spans, key=lambda span: span.attributes["http.response.status_code"])
     assert (first.service, first.name, first.parent) == ("hfx", "POST /v2/models/{model}/generate", "")
     assert (
@@ -129,6 +129,6 @@ def test_the_end_waits_for_no_collector_that_hangs() -> None:
 
 
 @pytest.mark.parametrize("url", ["collector:4318", "ftp://collector", "http://", "http://a b"])
-def test_what_is_no_address_of_a_collector_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_collector_address_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "nowhere", "--otlp-endpoint", url]) == 2
     assert "OpenTelemetry collector" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Connections to Triton: which are kept, and requests on a kept one that the server has closed."""
+"""Connections to Triton: which are reused, and requests on a reused one that the server has closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[No
 
 
 def run(serve: Serve, ask: Callable[[Upstream], Awaitable[None]]) -> int:
-    """The connections that a server of `serve`, which gets the number of each, had from `ask`."""
+    """Return the number of connections that `ask` made to a server; `serve` gets the number of each connection."""
 
     async def main() -> int:
         connections = 0
@@ -43,7 +43,7 @@ async def request(upstream: Upstream, path: bytes = b"/") -> bytes:
 
 
 async def take(reader: asyncio.StreamReader) -> bytes:
-    """The path of the next request; empty when its connection ends."""
+    """Return the path of the next request, or an empty path when its connection ends."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -64,7 +64,7 @@ def test_the_connection_of_a_client_that_leaves_is_used_by_no_other_request() ->
                 connection = await stack.enter_async_context(upstream.sent(b"POST", b"/", b"body"))
                 await connection.read()
                 assert connection.complete
-                connection.abort()  # as its client leaves, before the answer is passed on
+                connection.abort()  # as its client disconnects before the answer is passed on
             assert upstream.free == []
             assert await request(upstream) == b"ok"
 
@@ -106,7 +106,7 @@ def test_a_request_whose_connection_ends_is_sent_once(begun: bytes) -> None:
     assert run(serve, ask) == 1
 
 
-def test_a_request_that_no_server_takes_a_second_time_is_lost(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_request_that_cannot_be_sent_again_is_reported_as_lost(capfd: pytest.CaptureFixture[str]) -> None:
     async def main() -> None:
         closing = asyncio.Event()
 

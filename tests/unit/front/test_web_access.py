@@ -1,4 +1,4 @@
-"""Which web pages may use the front: by requests as browsers send them, and by pages in a real browser."""
+"""Web pages that may use the front, by requests as browsers send them and by pages in a real browser."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def served() -> Iterator[tuple[Front, Seen]]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Front]:
-    """A front that answers as models.example, too, and to pages of FRIEND."""
+    """A front that also answers as models.example, and to pages of FRIEND."""
     with upstream() as (port, _), fronted(port, hosts=["models.example"], origins=[FRIEND]) as front:
         yield front
 
 
 def send(front: Front, method: str = "POST", path: str = GENERATE, **headers: str) -> tuple[int, dict[str, str]]:
-    """The status and headers of the answer to a request with `headers`, whose names have _ for -."""
+    """Return status and headers of the answer to a request with `headers`, whose names have _ for -."""
     host, port = front.url.rpartition("/")[2].split(":")
     names = {"Host": f"{host}:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
     body = "{}" if method == "POST" else ""
@@ -127,7 +127,7 @@ def test_a_front_beyond_this_machine_answers_by_any_name_unless_there_are_some()
                 front.kill()
 
 
-def test_an_answer_is_taken_as_what_it_says(served: tuple[Front, Seen]) -> None:
+def test_every_answer_forbids_content_type_sniffing(served: tuple[Front, Seen]) -> None:
     for method, path in (("POST", GENERATE), ("POST", "/nothing"), ("GET", "/openapi.json"), ("GET", "/")):
         assert send(served[0], method, path)[1]["x-content-type-options"] == "nosniff"
 
@@ -152,7 +152,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a page of another server of this machine."""
+    """The URL of a page on another server of this machine."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "index.html").write_text("<title>page</title>")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
@@ -167,7 +167,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def fetched(tab: chromium.Page, page: str, url: str, **options: object) -> list[object]:
-    """Status and answer of a POST to `url` by a script of `page`; [0, 'TypeError'] where the browser keeps it."""
+    """Return status and answer of a POST to `url` by a script of `page`; [0, 'TypeError'] if the browser blocks it."""
     tab.command("Page.navigate", url=page)
     tab.wait_for(f"location.href.startsWith({json.dumps(page)}) && document.readyState === 'complete'")
     return list(tab.value(FETCH % (json.dumps(url), json.dumps(options))))
@@ -175,7 +175,7 @@ def fetched(tab: chromium.Page, page: str, url: str, **options: object) -> list[
 
 @chromium.needs_chromium
 @pytest.mark.parametrize("options", [{}, {"mode": "no-cors"}, {"mode": "no-cors", "headers": TEXT}])
-def test_a_page_of_another_origin_has_nothing_computed(
+def test_a_page_of_another_origin_starts_no_inference(
     options: dict[str, object], tab: chromium.Page, stranger: str, served: tuple[Front, Seen]
 ) -> None:
     front, seen = served

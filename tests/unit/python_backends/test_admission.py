@@ -1,4 +1,4 @@
-"""What an encoder's tokenizing step takes and refuses, by what the server says of the net's queue."""
+"""The requests that an encoder's tokenizing step accepts, by the server's metrics about the net's queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Net:
         self.woken += 1
 
     def read(self, pending: int | None = None, runs: int = 0, ahead: int = 0) -> None:
-        """A reading after so many further runs, of 8 requests of one row each; `ahead` wait to be tokenized."""
+        """Read the metrics after `runs` further runs of 8 single-row requests; `ahead` requests wait for tokenizing."""
         self.pending = self.pending if pending is None else pending
         self.runs += runs
         requests = 8.0 * self.runs
@@ -36,11 +36,11 @@ class Net:
         self.admission.update(load, self.admission.taken, self.now)
 
     def take(self, requests: int, rows: int = 1) -> int:
-        """How many of so many requests are taken now."""
+        """Return how many of `requests` requests are accepted now."""
         return sum(self.admission.take(rows, self.now) for _ in range(requests))
 
 
-def test_requests_are_taken_until_so_many_wait() -> None:
+def test_requests_are_accepted_until_the_queue_bound() -> None:
     net = Net(Bound(requests=50, seconds=0, batch=8))
     assert net.take(200) == 50
     net.read(pending=50)
@@ -72,7 +72,7 @@ def test_requests_of_many_rows_count_as_many() -> None:
     assert net.take(500, rows=4) == 17
 
 
-def test_a_request_is_refused_that_its_caller_would_not_wait_for() -> None:
+def test_a_request_whose_timeout_is_shorter_than_the_wait_is_refused() -> None:
     net = Net(Bound(requests=0, seconds=10, batch=64), seconds=1.0)
     net.read(runs=1)
     assert net.take(32) == 32
@@ -89,7 +89,7 @@ def test_without_readings_nothing_is_refused() -> None:
     assert net.take(100) == 100
 
 
-def test_few_requests_want_no_reading() -> None:
+def test_few_requests_cause_no_reading_of_the_metrics() -> None:
     net = Net(Bound(batch=8))
     net.take(16)
     assert net.woken == 0
@@ -140,7 +140,7 @@ def test_instances_of_the_tokenizing_step_share_what_waits() -> None:
     assert net.take(10) == 0
 
 
-def test_the_load_is_that_of_a_step_and_its_net_alone() -> None:
+def test_the_load_counts_the_tokenizing_step_and_its_net_only() -> None:
     text = b"""# HELP nv_inference_pending_request_count x
 nv_inference_pending_request_count{model="m_tokenize",version="1"} 7
 nv_inference_pending_request_count{model="m_net",version="1"} 3
@@ -175,7 +175,7 @@ def test_the_net_is_named_like_its_tokenizing_step(model: str, net: str) -> None
     assert net_of(model) == net
 
 
-def test_bounds_are_parameters() -> None:
+def test_bounds_are_read_from_the_parameters_of_the_configuration() -> None:
     given = {"max_queue_size": {"string_value": "9"}, "max_queue_seconds": {"string_value": "0.5"}}
     assert Bound.read({"max_batch_size": 8, "parameters": given}) == Bound(9, 0.5, 8)
     assert Bound.read({"max_batch_size": 64}) == Bound()

@@ -1,4 +1,4 @@
-"""Many calls at a time: results in order, no more items read than may be, nothing left under way."""
+"""Concurrent calls: results in order, a bounded number of items read ahead, and no call left running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfx.errors import RequestRefused, UsageError
 from hfx.metadata import ModelMetadata
 from hfx.names import Task
 
-PATIENCE = 10  # seconds until a test that waits for something gives up
+PATIENCE = 10  # seconds until a waiting test gives up
 
 
 def test_answers_come_in_order_however_they_end() -> None:
@@ -32,7 +32,7 @@ def test_answers_come_in_order_however_they_end() -> None:
 
 
 def test_an_answer_does_not_wait_for_the_next_question() -> None:
-    """A program that writes one line and waits for its answer would wait for ever."""
+    """A program that writes one line and waits for its answer would otherwise wait for ever."""
     questions: SimpleQueue[int | None] = SimpleQueue()
     with closing(ordered_map(lambda question: -question, iter(questions.get, None), 8)) as answers:
         for number in range(3):
@@ -48,7 +48,7 @@ def breaking() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("source", [[1, 0, 1], breaking()], ids=["call", "source"])
-def test_what_is_no_error_of_hfx_is_raised_in_its_turn(source: Iterable[int]) -> None:
+def test_an_unexpected_exception_is_raised_in_order(source: Iterable[int]) -> None:
     answers = ordered_map(lambda question: 1 // question, source, 4)
     assert next(answers) == (1, 1)
     with pytest.raises(ZeroDivisionError):

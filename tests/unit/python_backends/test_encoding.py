@@ -1,4 +1,4 @@
-"""Token ids, windows and pairs equal those of the checkpoint's own tokenizer and of transformers' pipelines."""
+"""Token ids, windows and pairs equal those of the checkpoint's tokenizer and of transformers' pipelines."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_cut_never_splits_a_character(bert: Any, side: str, character: str, tm
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("flood", [" ", "e\u0301", *(full(each) for each in ("a", "\x00", "😀", "漢", ".", "word "))])
-def test_a_flood_costs_no_more_than_its_first_part(tokenizer: Any, flood: str, side: str, tmp_path: Path) -> None:
+def test_a_huge_text_costs_only_its_first_part(tokenizer: Any, flood: str, side: str, tmp_path: Path) -> None:
     encoder = encoder_for(tokenizer, "text-classification", tmp_path, max_length=128, truncation_side=side)
     raw = (flood * (64_000_000 // len(flood.encode()))).encode()
     row = encoder.encode([raw])[0]  # bounded by 256 bytes a token; the whole text would take more than a minute
@@ -162,7 +162,7 @@ def test_a_sparse_text_is_read_on_until_it_fills_the_model(bert: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_word_without_an_end_is_refused_where_its_place_is_asked_for(bert: Any, side: str, tmp_path: Path) -> None:
+def test_an_overlong_word_is_refused_if_offsets_are_needed(bert: Any, side: str, tmp_path: Path) -> None:
     encoder = encoder_for(bert, "token-classification", tmp_path, max_length=16, truncation_side=side)
 
     def from_here(*words: str) -> str:

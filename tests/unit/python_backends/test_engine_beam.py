@@ -1,4 +1,4 @@
-"""Beam search gives the ids, the order and the scores of transformers' `generate`, for every setting."""
+"""Beam search gives the ids, order and scores of transformers' `generate`, for every setting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ERASED = -1e6
 
 
 def padded(ids: tuple[int, ...], settings: Settings, length: int) -> list[int]:
-    """`ids` filled up as transformers fills them."""
+    """Return `ids` padded as transformers pads them."""
     fill = (pad_id(settings) or settings.eos_ids[0]) if settings.eos_ids else -1
     return [*ids, *[fill] * (length - len(ids))]
 
@@ -64,7 +64,7 @@ def test_ids_and_scores_equal_transformers_for_random_settings(family: str, reno
     assert seen["stop"] > CASES / 3 and seen["length"] > CASES / 3, seen
 
 
-def test_an_end_that_was_forced_is_a_length() -> None:
+def test_a_forced_end_has_the_finish_reason_length() -> None:
     model = torch_model("bart")
     settings = Settings(
         max_tokens=3, min_tokens=3, num_beams=2, eos_ids=(END,), decoder_prompt=(END,), forced_eos_id=END
@@ -73,7 +73,7 @@ def test_an_end_that_was_forced_is_a_length() -> None:
     assert completion.ids[-1] == END and completion.finish_reason == "length"
 
 
-def test_cancelled_beams_answer_with_what_there_is() -> None:
+def test_cancelled_beams_return_the_tokens_so_far() -> None:
     model = torch_model("gpt2")
     settings = Settings(max_tokens=8, min_tokens=8, num_beams=3, num_return_sequences=2, eos_ids=(END,))
     search = new_searches(request((9, 10), settings))[0]

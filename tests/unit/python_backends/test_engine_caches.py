@@ -1,4 +1,4 @@
-"""Caches: what costs memory on the host; and on a device, which is the CPU here, with the calls of CUDA's driver."""
+"""KV caches: their memory on the host, and on a device (here the CPU) with the calls of CUDA's driver."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def caches(driver: str) -> CacheMaker:
 
 
 def core_of(folder: Path, slots: int, caches: CacheMaker) -> Core:
-    """A core whose caches are on the device, and poisoned."""
+    """Return a core whose caches are on the device, and poisoned."""
     spec = read_spec(folder)
     runner: Runner = (EncoderDecoderRunner if spec.has_encoder else DecoderRunner)(spec, slots, ONE_THREAD, caches)
     for width in spec.beams:
@@ -82,7 +82,7 @@ def test_requests_of_all_kinds_answer_as_with_caches_on_the_host(
 def test_files_for_gpus_give_the_same_bits_with_caches_on_the_device(
     tmp_path: Path, caches: CacheMaker, name: str
 ) -> None:
-    """Sources stay there, and rows are copied there."""
+    """Sources stay on the device, and rows are copied there."""
     folder = tmp_path / "engine"
     checkpoint = tiny_generators.save(tmp_path, tiny_generators.build(name))
     spec = write_engine_folder(checkpoint, folder, FORMATS["fp16"], 127)
@@ -93,7 +93,7 @@ def test_files_for_gpus_give_the_same_bits_with_caches_on_the_device(
 
 
 def _logits(runner: Runner, rows: list[list[int]]) -> Any:
-    """Behind `rows` and each of three tokens more; row 3 becomes row 0 before each."""
+    """Return the logits behind `rows` and behind each of three more tokens; row 3 becomes row 0 before each."""
     runner.open_partition(1)
     partition, found = runner.partitions[1], []
     if isinstance(runner, EncoderDecoderRunner):
@@ -111,7 +111,7 @@ def _logits(runner: Runner, rows: list[list[int]]) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_rows_are_copied_and_filled_within_the_device(caches: CacheMaker, dtype: str) -> None:
-    """Of the positions that are asked for, and no others."""
+    """Only the requested positions are copied."""
     cache, wider = (caches(shape, dtype) for shape in ((2, 4, 2, 5, 8), (2, 3, 2, 7, 8)))
     assert isinstance(cache, DeviceCache)
     assert isinstance(wider, DeviceCache)
@@ -136,13 +136,13 @@ def test_a_gpu_or_driver_that_is_not_there_is_refused(driver: str) -> None:
         Copier(0, "nowhere.so")
 
 
-def test_what_the_driver_refuses_is_an_error(caches: CacheMaker) -> None:
+def test_a_refusal_by_the_cuda_driver_is_an_engine_error(caches: CacheMaker) -> None:
     cache = caches((2, 4, 2, 5, 8), "float32")
     with pytest.raises(EngineError, match="cuMemcpy3D_v2 failed with CUDA's error 1"):
         cache.copy(0, 1, 6)
 
 
-def test_what_is_not_contiguous_is_not_bound(tmp_path: Path) -> None:
+def test_an_array_that_is_not_contiguous_is_not_bound(tmp_path: Path) -> None:
     top_k_graph(tmp_path / "graph.onnx")
     session = open_session(tmp_path / "graph.onnx", ONE_THREAD)
     with pytest.raises(ValueError, match="scores is not contiguous"):
@@ -150,11 +150,11 @@ def test_what_is_not_contiguous_is_not_bound(tmp_path: Path) -> None:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has."""
+    """Return the bytes of memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_memory_that_nobody_touched_costs_nothing() -> None:
+def test_reserved_memory_that_is_not_touched_costs_nothing() -> None:
     before = resident()
     huge = Reserved((1 << 20, 1 << 14), np.float32)  # 64 GB
     huge.array[::200_000, 0] = 1

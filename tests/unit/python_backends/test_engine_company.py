@@ -1,4 +1,4 @@
-"""All runtimes, in every precision: an answer is the same to the last bit of its log-probabilities in any batch."""
+"""An answer has the same log-probability bits in any batch, for every runtime and precision."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WIDE: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """(family, precision) -> engine folder of a random model."""
+    """A function of (family, precision) that returns the engine folder of a random model."""
 
     @cache
     def write(family: str, precision: str) -> Path:
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
 
 
 def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tuple[Event, ...]]:
-    """So many requests at a time."""
+    """Return the answers to `requests`, `size` at a time."""
     found: list[tuple[Event, ...]] = []
     for at in range(0, len(requests), size):
         found += [handle.result(120) for handle in [engine.submit(each) for each in requests[at : at + size]]]
@@ -78,7 +78,9 @@ def answers(engine: Engine, requests: Sequence[Request], size: int) -> list[tupl
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4", "int4 in large blocks"])
 @pytest.mark.parametrize("family", WIDE)
-def test_random_models(folder: Callable[[str, str], Path], family: str, precision: str, runtime: str) -> None:
+def test_answers_have_the_same_bits_alone_and_in_any_batch(
+    folder: Callable[[str, str], Path], family: str, precision: str, runtime: str
+) -> None:
     if runtime == "native" and not HAS_NATIVE:
         pytest.skip("its operators are for processors with VNNI")
     if runtime == "onnxruntime" and precision == "int4 in large blocks" and not VNNI:
@@ -125,7 +127,7 @@ with Engine.open(folder, slots=8, max_queue=8, threads=1, runtime="native") as e
 @pytest.mark.parametrize("precision", ["int8", "int4 in large blocks"])
 @pytest.mark.parametrize("family", WIDE)
 def test_answers_are_the_same_with_all_kernels(folder: Callable[[str, str], Path], family: str, precision: str) -> None:
-    """With those that this processor can run: a process chooses once."""
+    """Only kernels that this processor can run are tested; a process chooses its kernels once."""
     words = [sys.executable, "-c", ANSWERS, str(folder(family, precision)), *(() if family == "gpt2" else ("0",))]
     found = {}
     for name in KERNELS:
@@ -140,7 +142,7 @@ def test_answers_are_the_same_with_all_kernels(folder: Callable[[str, str], Path
     ("other", "least"),
     [((), 1), ((1,), 2), ((1, 2), 4), ((8,), 16), ((1, 8), 16)],
 )
-def test_steps_have_as_many_sequences_as_give_the_same_answer(other: tuple[int, ...], least: int) -> None:
+def test_steps_are_padded_to_the_number_of_sequences_with_equal_answers(other: tuple[int, ...], least: int) -> None:
     size = probed_size(lambda count: {b"other" if count in other else b"same"}, 32)
     assert size == StepSize(least)
     assert [size.of(count) for count in (1, least, 31)] == [least, least, 31]
@@ -149,7 +151,7 @@ def test_steps_have_as_many_sequences_as_give_the_same_answer(other: tuple[int, 
 @pytest.mark.parametrize("slots", [5, 8, 16, 20, 32, 100])
 @pytest.mark.parametrize("together", [2, 4, 8])
 def test_steps_leave_no_row_to_another_kernel(together: int, slots: int) -> None:
-    """Of a kernel that takes `together` rows at a time, and one for the rows that are left over."""
+    """One kernel takes `together` rows at a time, another one takes the remaining rows."""
 
     def logits_of(count: int) -> set[bytes]:
         whole, rest = divmod(count, together)
@@ -161,7 +163,7 @@ def test_steps_leave_no_row_to_another_kernel(together: int, slots: int) -> None
         assert logits_of(size.of(count)) == {b"together"} and count <= size.of(count) <= rows_for(slots)
 
 
-def test_a_processor_on_which_large_batches_answer_otherwise_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_batches_whose_answers_differ_on_this_processor_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert probed_size(lambda count: {b"many" if count == 64 else b"few"}, 64) == StepSize(2)
     (record,) = caplog.records
     assert "depend on the batch up to 64 sequences" in record.getMessage()

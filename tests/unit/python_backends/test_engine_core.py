@@ -1,4 +1,4 @@
-"""The engine's answers are those of each request alone, to the token, whatever joins, leaves and is cancelled."""
+"""The engine gives each request the tokens that it has alone, whichever requests start, end or are cancelled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
 
 
 def ask(prompt: tuple[int, ...], max_tokens: int, folder: Path | None = None, **settings: object) -> Request:
-    """A request; for the encoder-decoder in `folder`, its decoder starts with 1."""
+    """Return a request; for the encoder-decoder in `folder`, its decoder starts with 1."""
     if folder is not None and has_encoder(folder):
         settings = {"decoder_prompt": (1,), **settings}
     return Request(prompt, Settings(max_tokens=max_tokens, **settings))  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def has_encoder(folder: Path) -> bool:
 
 
 def facts(completions: tuple[Event, ...]) -> list[tuple[int, tuple[int, ...], str]]:
-    """What must be equal to the bit; scores and log-probs of the oracle are numpy's."""
+    """Return the parts that must be bit equal; scores and log-probabilities of the reference are numpy's."""
     return [(each.index, each.ids, each.finish_reason) for each in completions]
 
 
@@ -83,7 +83,7 @@ def test_events_are_the_tokens_as_they_come_and_then_the_completion(folder: Path
 
 
 @pytest.mark.parametrize("seed", [0, *map(full, range(1, 6))])
-def test_64_ragged_requests_that_join_leave_and_cancel_answer_as_alone(folder: Path, seed: int) -> None:
+def test_64_concurrent_and_partly_cancelled_requests_answer_as_alone(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     requests = [random_request(rng, has_encoder(folder)) for _ in range(64)]
     with open_engine(folder, slots=rng.randint(3, 12), limits=SMALL) as engine:
@@ -118,7 +118,7 @@ def test_a_request_that_can_never_fit_is_refused_with_the_numbers(folder: Path) 
         assert engine.submit(ask((1,), 63, folder)).result(10)[0].finish_reason == "length"
 
 
-def test_what_the_model_cannot_take_is_refused_naming_the_field(folder: Path) -> None:
+def test_ids_and_beams_that_the_model_lacks_are_refused_by_field(folder: Path) -> None:
     with open_engine(folder, 8) as engine:
         with pytest.raises(InvalidRequest, match="prompt is 29; it must be made of ids from 0 to 28"):
             engine.submit(ask((29,), 5, folder))
@@ -143,7 +143,7 @@ def test_a_full_queue_refuses_and_takes_nothing(folder: Path) -> None:
         assert len(engine.submit(ask((1, 2), 9, folder)).result(10)[0].ids) == 9
 
 
-def test_no_more_wait_than_begin_in_time_by_what_others_took(folder: Path) -> None:
+def test_the_queue_is_bounded_by_seconds_from_past_requests(folder: Path) -> None:
     first, second = Gate(), Gate()
     with gated_engine(folder, first, slots=1, max_queue_seconds=1.0) as engine:
         taken = engine.submit(ask((1, 2), 3, folder))

@@ -1,6 +1,7 @@
-"""Each decoder and switch in the engine against transformers' `generate`: greedy, beams, sampling, prompts in parts.
+"""Each decoder and switch in the engine compared with transformers' `generate`, in greedy, beam and sampled mode.
 
-Prompts are longer than every window, and than the lengths that scaled positions were trained with.
+Prompts, some of them in parts, are longer than every window and than the lengths that scaled positions were trained
+with.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def model(name: str) -> Any:
 
 
 def written(folder: Path, name: str, precision: str, levels: int = 127) -> Path:
-    """The engine folder of `name` with both runtimes, where this processor has both."""
+    """Return the engine folder of `name` with both runtimes, if this processor has both."""
     checkpoint = tiny_generators.save(folder / "checkpoint", model(name))
     operators = library() if HAS_NATIVE else None
     write_engine_folder(checkpoint, folder / "engine", FORMATS[precision], levels, library=operators)
@@ -60,7 +61,7 @@ def written(folder: Path, name: str, precision: str, levels: int = 127) -> Path:
 
 @cache
 def generated(name: str, prompt: tuple[int, ...], beams: int) -> list[tuple[int, ...]]:
-    """The new tokens of transformers' answers, the best first."""
+    """Return the new tokens of transformers' answers, the best first."""
     import torch
 
     ids = torch.tensor([prompt])
@@ -73,7 +74,7 @@ def generated(name: str, prompt: tuple[int, ...], beams: int) -> list[tuple[int,
 
 
 def log_probs(name: str, prompt: tuple[int, ...], answer: Sequence[int]) -> list[float]:
-    """torch's log-probabilities of the tokens of an answer."""
+    """Return torch's log-probabilities of the tokens of an answer."""
     import torch
 
     ids = torch.tensor([[*prompt, *answer]])
@@ -84,7 +85,7 @@ def log_probs(name: str, prompt: tuple[int, ...], answer: Sequence[int]) -> list
 
 
 def scored(name: str, prompt: tuple[int, ...], answer: Sequence[int]) -> float:
-    """The score of a beam: the mean of its log-probabilities."""
+    """Return the score of a beam: the mean of its log-probabilities."""
     return sum(log_probs(name, prompt, answer)) / len(answer)
 
 

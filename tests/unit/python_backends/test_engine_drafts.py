@@ -1,4 +1,4 @@
-"""Guessed tokens: with them a request's events are what they are without, token by token, in fewer runs."""
+"""Guessed tokens: a request has the same events as without them, token by token, in fewer runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Family -> engine folder in int8, of random weights, which often write the same again."""
+    """A function of the family that returns an int8 engine folder; its random weights often repeat themselves."""
 
     @cache
     def write(family: str) -> Path:
@@ -104,7 +104,7 @@ def test_events_are_those_without_guesses(family: str, folder: Callable[[str], P
 @native
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_requests_that_come_and_go_have_the_events_that_they_have_without_guesses(
+def test_groups_of_requests_have_the_same_events_with_and_without_guesses(
     family: str, folder: Callable[[str], Path]
 ) -> None:
     rng = random.Random(2)
@@ -160,7 +160,7 @@ def test_cancelling_between_two_runs_leaves_the_tokens_so_far(folder: Callable[[
 
 @native
 @pytest.mark.slow
-def test_other_operators_have_other_bits_for_several_tokens(folder: Callable[[str], Path]) -> None:
+def test_engines_on_onnxruntime_do_not_verify_guesses(folder: Callable[[str], Path]) -> None:
     core = make_core(folder("gpt2"), 2, runtime=ONNXRUNTIME)
     assert core.runners[0].partitions[1].verifies is False
 
@@ -187,11 +187,11 @@ def drafter(prompt: tuple[int, ...], most: int = 15, max_tokens: int = 100) -> D
 
 
 def choose(guesses: Drafter, tokens: tuple[int, ...], accepted: int = 0) -> None:
-    """Say that `tokens` were chosen, of which so many were guessed."""
+    """Report that `tokens` were chosen, of which the first `accepted` were guessed."""
     guesses.take(tuple(Event(0, (token,)) for token in tokens), accepted)
 
 
-def test_a_guess_is_what_followed_the_last_tokens_where_they_stood_last() -> None:
+def test_a_guess_is_what_followed_the_latest_equal_tokens() -> None:
     guesses = drafter((1, 2, 3, 9, 9, 9, 1, 2, 3, 4, 5, 6, 7, 1, 2))
     assert guesses.guess() == ()
     choose(guesses, (3,))
@@ -208,12 +208,12 @@ def test_a_guess_that_was_right_is_followed_by_one_of_twice_the_length() -> None
     assert guesses.guess() == tuple(range(24, 34))
 
 
-def test_a_copy_goes_on_behind_another_token() -> None:
+def test_a_guess_resumes_in_the_same_text_after_a_different_token() -> None:
     guesses = drafter(tuple(range(60)))
     choose(guesses, (10, 11, 12))
     assert guesses.guess() == (13, 14, 15)
     choose(guesses, (13, 99), accepted=1)
-    assert guesses.guess() == ()  # nothing is known of what follows 99
+    assert guesses.guess() == ()  # it is not known what follows 99
     choose(guesses, (15,))
     assert guesses.guess() == (16, 17, 18)
 

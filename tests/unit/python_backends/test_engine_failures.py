@@ -1,4 +1,4 @@
-"""What goes wrong concerns those that it must and nobody else, and nobody ever hangs."""
+"""A failure ends only the requests that it concerns, and no call ever hangs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(prompt: tuple[int, ...], max_tokens: int, **settings: Any) -> Request:
 
 
 def prompt_of(length: int, **wanted: bool) -> tuple[int, ...]:
-    """A prompt after which the model generates BAD as a token that it is then fed with, or never does."""
+    """Return a prompt after which the model generates BAD, or never does."""
     for seed in range(1000):
         prompt = tuple((7 * at + seed) % BAD for at in range(length))
         if (BAD in toys.greedy(prompt, 12)[:-1]) == wanted["fails"]:
@@ -92,7 +92,7 @@ def test_a_failing_chunk_ends_its_request_and_frees_the_staging_row(decoder: Pat
     assert after.result(0)[0].ids == toys.greedy(prompt, 12)
 
 
-def test_a_failing_prompt_ends_its_request_and_not_who_decodes(decoder: Path) -> None:
+def test_a_failing_prompt_ends_only_its_own_request(decoder: Path) -> None:
     core = make_core(decoder, 4)
     prompt = prompt_of(4, fails=False)
     running = accept(core, ask(prompt, 12))
@@ -105,7 +105,7 @@ def test_a_failing_prompt_ends_its_request_and_not_who_decodes(decoder: Path) ->
     assert running.result(0)[0].ids == toys.greedy(prompt, 12)
 
 
-def test_a_failing_encode_ends_its_sources_and_not_who_decodes(encoder_decoder: Path) -> None:
+def test_a_failing_encode_ends_only_its_own_requests(encoder_decoder: Path) -> None:
     core = make_core(encoder_decoder, 4)
     source = next((at, at + 1) for at in range(BAD - 1) if BAD not in toys.greedy((1,), 12, (at, at + 1)))
     running = accept(core, ask(source, 12, decoder_prompt=(1,)))
@@ -165,7 +165,7 @@ def test_a_failing_move_ends_the_moved_request_alone(decoder: Path, monkeypatch:
     assert any(isinstance(plan, Compact) for plan in plans_of(core))
 
 
-def test_a_bug_of_the_scheduler_fails_all_requests_the_waiting_ones_too_and_closes_the_engine(decoder: Path) -> None:
+def test_a_bug_of_the_scheduler_fails_all_requests_and_closes_the_engine(decoder: Path) -> None:
     gate = Gate(broken=True)
     with gated_engine(decoder, gate, 1) as engine:
         handles = [engine.submit(ask((1, 2), 12))]
@@ -198,7 +198,7 @@ def test_random_failures_leave_the_answers_of_all_others_exact(decoder: Path, se
     assert (stats.failed, stats.completed, stats.slots_free) == (failed, len(requests) - failed, 3)
 
 
-def test_an_engine_that_hangs_in_a_step_or_is_closed_is_not_working(
+def test_is_working_is_false_during_a_hanging_step_and_after_closing(
     decoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "FROZEN_SECONDS", 0.2)

@@ -1,4 +1,4 @@
-"""Light requests beside documents, long prompts and wide beams: what they wait for, in plans and made-up seconds."""
+"""Light requests beside documents, long prompts and wide beams: their waiting time, in plans and simulated seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT, LONG = 1.0, 10.0
 
 
 class Timed(Play):
-    """Plays with both batches; each plan is charged."""
+    """A Play with both batches that charges the time of each plan to the scheduler."""
 
     def __init__(self, slots: int = SLOTS, has_encoder: bool = True) -> None:
         super().__init__(slots, has_encoder, light_rows=LIGHT_ROWS)
@@ -45,7 +45,7 @@ def seconds_of(plan: Plan) -> float:
 
 
 def run_of(play: Timed, job: Job) -> list[Plan]:
-    """The plans up to the end of a job."""
+    """Return the plans up to the end of a job."""
     plans = []
     while not job.over:
         plans.append(play.step())
@@ -127,7 +127,7 @@ def test_a_document_that_comes_later_gets_most_of_the_rows_and_the_huge_one_goes
     assert len(later) / 8 < done < 0.75 * len(later)
 
 
-def test_which_batch_runs_a_request() -> None:
+def test_prompt_length_beams_and_documents_decide_the_batch_of_a_request() -> None:
     play = Timed(slots=32, has_encoder=False)
 
     def batch(length: int = 3, document: int = 0, **settings: Any) -> int:
@@ -171,7 +171,7 @@ def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
-def test_any_mixture_comes_to_its_end(has_encoder: bool) -> None:
+def test_every_random_mixture_of_requests_completes(has_encoder: bool) -> None:
     rng = random.Random(4)
     for _ in range(20):
         play = Timed(rng.choice((4, 8, 13)), has_encoder)

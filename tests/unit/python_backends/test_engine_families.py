@@ -1,4 +1,4 @@
-"""The engine on the exporter's own graphs: log-probabilities of small models, and a T5 without a limit."""
+"""The engine on exported graphs: log-probabilities of small models, and a T5 without a length limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAMILIES = {
 
 @cache
 def model(family: str) -> Any:
-    """Random weights, wide enough that tokens vary."""
+    """Return a model of random weights, wide enough that tokens vary."""
     import torch
 
     torch.manual_seed(3)
@@ -49,7 +49,7 @@ def model(family: str) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Family -> engine folder."""
+    """A function of the family that returns its engine folder."""
 
     @cache
     def write(family: str) -> Path:
@@ -105,7 +105,7 @@ def test_a_llama_may_be_given_fewer_positions_and_uses_the_last(tmp_path: Path) 
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_answers_with_a_form_are_those_of_transformers_with_its_mask(family: str, beams: int, folder: Any) -> None:
+def test_structured_outputs_equal_transformers_with_the_same_mask(family: str, beams: int, folder: Any) -> None:
     import torch
 
     asked, eos = model(family), (1,)
@@ -141,9 +141,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_log_probs_are_those_of_the_unprocessed_logits_and_forced_tokens_have_them_too(
-    family: str, way: str, folder: Any
-) -> None:
+def test_log_probs_come_from_unprocessed_logits_also_for_forced_tokens(family: str, way: str, folder: Any) -> None:
     import torch
 
     prompt, start = ((5,), ()) if family in tiny_generators.DECODERS else ((5, 9, 30), (2,))
@@ -167,7 +165,7 @@ TRAINED = ("stories-gpt2", "summaries-bart", "summaries-t5")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Name -> the torch model of a trained checkpoint, and its engine folder in fp32."""
+    """A function of the name that returns a trained checkpoint's torch model and its fp32 engine folder."""
 
     @cache
     def write(name: str) -> tuple[Any, Path]:

@@ -1,4 +1,4 @@
-"""Searches with a form choose as transformers' `generate` does with the same mask, and their answers have the form."""
+"""Structured output: searches choose as transformers' `generate` does with the same mask, and answers match."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ ERASED = -1e6
 
 
 def forced(settings: Settings, prompt: tuple[int, ...]) -> int:
-    """How many tokens are forced at the beginning; they are no part of the form."""
+    """Return the number of forced tokens at the beginning, which are not part of the structured output."""
     return int(len(settings.decoder_prompt or prompt) == 1 and settings.forced_bos_id is not None)
 
 
 def mask_of(settings: Settings, prompt: tuple[int, ...], form: dict[str, Any]) -> Callable[[int, Any], list[int]]:
-    """transformers' prefix_allowed_tokens_fn."""
+    """Return transformers' prefix_allowed_tokens_fn for the structured output `form`."""
     allowed = random_grammars.new_mask(Texts(**form), settings.eos_ids)
     start = len(settings.decoder_prompt or prompt) + forced(settings, prompt)
     return lambda _, ids: allowed(ids.tolist()[start:])
 
 
 def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any) -> Settings:
-    """Settings that a form goes with."""
+    """Return random settings that a structured output allows."""
 
     def one_of(*values: Any) -> Any:
         return values[random.integers(len(values))]
@@ -70,14 +70,14 @@ def answers(model: TorchModel, prompt: tuple[int, ...], settings: Settings) -> t
 
 
 def check(form: dict[str, Any], answer: Event, settings: Settings, prompt: tuple[int, ...]) -> None:
-    """An answer that ends by itself has the form."""
+    """Check that an answer that ends by itself matches the structured output."""
     if answer.finish_reason == "stop":
         random_grammars.check(form, random_grammars.text_of(answer.ids[forced(settings, prompt) :]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cases", [range(CASES), pytest.param(range(CASES, 20 * CASES), marks=pytest.mark.full)])
-def test_greedy_ids_equal_transformers(family: str, cases: range) -> None:
+def test_greedy_ids_equal_transformers_with_the_same_mask(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
         form, prompt = random_grammars.random_form(case, bounded=case % 4 > 0), model.prompt(case)
@@ -92,7 +92,7 @@ def test_greedy_ids_equal_transformers(family: str, cases: range) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cases", [range(CASES), pytest.param(range(CASES, 8 * CASES), marks=pytest.mark.full)])
-def test_beams_equal_transformers(family: str, cases: range) -> None:
+def test_beams_equal_transformers_with_the_same_mask(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
         form, prompt = random_grammars.random_form(1000 + case, bounded=case % 4 > 0), model.prompt(case)
@@ -118,7 +118,7 @@ def test_beams_equal_transformers(family: str, cases: range) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cases", [range(CASES), pytest.param(range(CASES, 30 * CASES), marks=pytest.mark.full)])
-def test_sampled_answers_have_their_form(family: str, cases: range) -> None:
+def test_sampled_answers_match_their_structured_output(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
         form, prompt = random_grammars.random_form(2000 + case, bounded=case % 4 > 0), model.prompt(case)
@@ -142,7 +142,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("settings", WAYS, ids=str)
-def test_a_token_is_chosen_of_few_as_of_all_scores(settings: dict[str, Any]) -> None:
+def test_choosing_among_few_tokens_equals_choosing_by_all_scores(settings: dict[str, Any]) -> None:
     random, size, several = np.random.default_rng(5), 1300, 0
     for case in range(60):
         matchers = random_grammars.compiler((END,), size).compile(Texts(**random_grammars.random_form(3000 + case)))
@@ -160,7 +160,7 @@ def test_a_token_is_chosen_of_few_as_of_all_scores(settings: dict[str, Any]) -> 
 
 
 def walk(form: dict[str, Any], walks: int, random: np.random.Generator) -> Any:
-    """What makes matchers, of which many were followed: what may come is that of a mask made for it, or it fails."""
+    """Follow random token paths, check each mask against a newly made one, and return the maker of matchers."""
     new, allowed = (
         random_grammars.compiler((END,)).compile(Texts(**form)),
         random_grammars.new_mask(Texts(**form), (END,)),
@@ -182,12 +182,12 @@ def walk(form: dict[str, Any], walks: int, random: np.random.Generator) -> Any:
     return new
 
 
-def test_what_may_come_depends_on_the_text_alone() -> None:
+def test_the_allowed_tokens_depend_on_the_text_alone() -> None:
     random = np.random.default_rng(6)
     for case in range(30):
         walk(random_grammars.random_form(4000 + case, bounded=case % 4 > 0), 10, random)
 
 
-def test_what_may_come_is_the_same_where_there_is_no_room_to_keep_it() -> None:
+def test_the_allowed_tokens_are_the_same_when_the_mask_cache_is_full() -> None:
     new = walk({"regex": "[a-f]{1,9}(12|ab)*-?"}, 400, np.random.default_rng(7))
     assert new.__self__.room <= 0

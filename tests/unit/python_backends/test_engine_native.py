@@ -1,4 +1,4 @@
-"""Trained generators on native operators: the same answers in any batch, and those of the operators' ONNX functions."""
+"""Trained generators on native operators: the same answers in any batch, and those of the ONNX functions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Answers = list[tuple[Event, ...]]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Request]]]:
-    """Checkpoint -> its engine folder in int8, and requests of each of WAYS."""
+    """A function of the checkpoint that returns its int8 engine folder, and requests of each of WAYS."""
 
     @cache
     def write(name: str) -> tuple[Path, list[Request]]:
@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[P
 
 
 def answers(engine: Engine, requests: list[Request], size: int) -> Answers:
-    """So many requests at a time."""
+    """Return the answers to `requests`, `size` at a time."""
     found: Answers = []
     for at in range(0, len(requests), size):
         found += [handle.result(120) for handle in [engine.submit(each) for each in requests[at : at + size]]]
@@ -105,7 +105,9 @@ def test_a_model_of_an_earlier_version_has_one_decoder_for_both_runtimes(
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_answers_are_those_of_the_functions(name: str, trained: Callable[[str], tuple[Path, list[Request]]]) -> None:
+def test_native_answers_are_near_those_of_the_onnx_functions(
+    name: str, trained: Callable[[str], tuple[Path, list[Request]]]
+) -> None:
     folder, requests = trained(name)
     found: dict[str, Answers] = {}
     for runtime in (NATIVE, ONNXRUNTIME):

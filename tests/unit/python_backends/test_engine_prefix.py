@@ -1,4 +1,4 @@
-"""Beginnings that prompts have in common: answers to the bit as without a cache, its bound, and what it never keeps."""
+"""The prefix cache: bit-equal answers with and without it, its bound, and prompts that it never keeps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A family's engine folder in int8, with native operators where this processor has them."""
+    """A function that returns a family's int8 engine folder, with native operators if this processor has them."""
 
     @cache
     def write(family: str) -> Path:
@@ -68,7 +68,7 @@ def ask(prompt: Ids, max_tokens: int = 4, **settings: Any) -> Request:
 
 
 def answer(core: Core, *prompts: Ids) -> list[tuple[int, ...]]:
-    """The greedy answers of prompts that come together."""
+    """Return the greedy answers to prompts that are submitted together."""
     handles = [accept(core, ask(prompt)) for prompt in prompts]
     finish(core)
     return [handle.result(0)[0].ids for handle in handles]
@@ -79,12 +79,12 @@ def spans_of(core: Core) -> list[Span]:
 
 
 def cut(core: Core) -> list[tuple[int, int, int]]:
-    """Start, end and blocks that were loaded of all parts of prompts that were run."""
+    """Return start, end and number of loaded blocks of all parts of prompts that were run."""
     return [(span.start, span.end, len(span.loads)) for span in spans_of(core)]
 
 
 def all_answers(core: Core, requests: Sequence[Request], size: int) -> list[tuple[Event, ...]]:
-    """So many at a time, in order."""
+    """Return all answers in order, with `size` requests at a time."""
     answers = []
     for at in range(0, len(requests), size):
         handles = [accept(core, request) for request in requests[at : at + size]]
@@ -128,7 +128,9 @@ def test_answers_are_those_without_a_cache_to_the_bit(tiny: Callable[[str], Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "runtime"), WAYS)
-def test_what_is_left_may_have_any_length(tiny: Callable[[str], Path], family: str, runtime: str) -> None:
+def test_the_rest_of_a_cached_prompt_may_have_any_length(
+    tiny: Callable[[str], Path], family: str, runtime: str
+) -> None:
     shared, own = text(1, 2 * BLOCK, 100), text(2, BLOCK + 2, 100)
     requests = [ask(shared + own[:length], 2, log_probs=True) for length in range(BLOCK + 3)]
     core, without = (make_core(tiny(family), 4, None, runtime, blocks) for blocks in (16, 0))
@@ -170,7 +172,7 @@ def test_of_equal_prompts_the_last_block_is_run(toy: Path) -> None:
     assert cut(core)[-1] == (2 * BLOCK, 2 * BLOCK + 2, 2)
 
 
-def test_no_token_is_run_alone(toy: Path) -> None:
+def test_no_single_token_is_run_behind_a_cached_prefix(toy: Path) -> None:
     core = make_core(toy, 4)
     shared = text(5, BLOCK)
     for own in (1, 1, 1, QUERIES + 1, QUERIES + 2):
@@ -188,7 +190,7 @@ def test_the_rest_of_a_long_prompt_comes_in_parts_if_it_is_long(toy: Path) -> No
     assert cut(core)[-3:] == [(256, 346, 4), (256, 356, 4), (356, 406, 0)]
 
 
-def test_prompts_in_company_each_load_their_own(toy: Path) -> None:
+def test_prompts_of_one_batch_load_their_own_prefixes(toy: Path) -> None:
     core = make_core(toy, 6)
     beginnings = [text(seed, 2 * BLOCK + 10) for seed in (7, 8)]
     prompts = [beginnings[seed % 2] + text(seed, 10 + seed) for seed in range(12)]
@@ -197,7 +199,7 @@ def test_prompts_in_company_each_load_their_own(toy: Path) -> None:
     assert core.counters.cached_tokens >= 12 * 2 * BLOCK
 
 
-def test_what_was_not_used_for_longest_gives_way(toy: Path) -> None:
+def test_the_least_recently_used_blocks_are_evicted(toy: Path) -> None:
     core = make_core(toy, 4, prefix_blocks=3)
     one, other, long = text(9, 2 * BLOCK), text(10, 2 * BLOCK), text(11, 6 * BLOCK)
     for prompt in (one, one, other, other):
@@ -253,7 +255,7 @@ def test_loaded_blocks_outlive_the_rows_and_come_to_moved_ones(toy: Path) -> Non
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7])
-def test_memory_always_holds_what_is_loaded_from_it(size: int) -> None:
+def test_loaded_blocks_always_hold_the_tokens_of_their_prompt(size: int) -> None:
     rng, prefixes = random.Random(size), PrefixCache(size, most_seen=12)
     memory: dict[int, Ids] = {}
     loaded = 0
@@ -280,7 +282,9 @@ def test_memory_always_holds_what_is_loaded_from_it(size: int) -> None:
 
 @pytest.mark.parametrize("other", [None, "logits", *(BLOCK + rest for rest in RESTS), LONG_PROMPT])
 @pytest.mark.parametrize("positions", [BLOCK + 1, 200, POSITIONS])
-def test_there_is_none_where_any_part_has_other_bits(toy: Path, other: int | str | None, positions: int) -> None:
+def test_the_prefix_cache_is_off_if_prompts_in_parts_have_other_bits(
+    toy: Path, other: int | str | None, positions: int
+) -> None:
     """A part of `other` tokens has other keys at its end, or parts that begin at a block have other logits."""
     differ = False
 
@@ -312,7 +316,7 @@ def test_an_engine_keeps_as_much_as_it_may(toy: Path, caplog: pytest.LogCaptureF
         Engine.open(toy, prefix_cache_mb=-1)
 
 
-def test_a_bound_below_one_block_is_said_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_prefix_cache_smaller_than_one_block_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint = tiny_generators.save(
         tmp_path / "checkpoint", tiny_generators.build("gpt2", n_positions=128, n_embd=1056, n_layer=2, n_head=3)
     )

@@ -1,4 +1,4 @@
-"""Edits of scores equal those of transformers' processors to the bit; greedy decoding equals `generate`."""
+"""Logits processors give the bits of transformers' processors; greedy decoding equals `generate`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VOCABULARY = 12
 
 
 def their_processors(settings: Settings, start: int) -> LogitsProcessorList:
-    """What `generate` makes of `settings`, in its order."""
+    """Return the processors that `generate` makes of `settings`, in its order."""
     ends = torch.tensor(settings.eos_ids)
     begin = start + (start == 1 and settings.forced_bos_id is not None)
     return LogitsProcessorList(
@@ -105,7 +105,7 @@ def test_only_steps_whose_scores_change_need_the_scores() -> None:
     assert [event.ids[0] for event in step.emitted] == [23, END]
 
 
-def test_a_forced_first_token_is_fed_with_the_prompt_and_told_with_the_first_choice() -> None:
+def test_a_forced_first_token_is_part_of_the_prompt_and_of_the_events() -> None:
     settings = Settings(max_tokens=5, decoder_prompt=(END,), forced_bos_id=13, eos_ids=(OTHER_END,))
     search = new_searches(request((9,), settings))[0]
     assert search.prompt == (END, 13)

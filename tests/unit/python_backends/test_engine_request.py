@@ -1,4 +1,4 @@
-"""Settings and requests refuse what can't be, and say which field and what it may be."""
+"""Invalid settings and requests are refused with the field and its allowed values."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_bad_prompt_is_refused(prompt: Any) -> None:
 
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, EngineSpec]:
-    """Of a toy with an encoder, and of one without."""
+    """The specifications of a toy with an encoder, and of a toy without."""
     write = {True: toys.write_encoder_decoder, False: toys.write_decoder}
     return {kind: read_spec(write[kind](tmp_path_factory.mktemp("toy"))) for kind in write}
 

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(folder: Path, slots: int) -> Any:
-    """The folder's runner, with partitions for 1, 2 and 4 beams, all of its memory poisoned."""
+    """Return the folder's runner with partitions for 1, 2 and 4 beams; all of its memory is poisoned."""
     runner = open_runner(read_spec(folder), slots, ONE_THREAD)
     for width in (1, 2, 4):
         runner.open_partition(width)
@@ -112,7 +112,7 @@ def test_partitions_together_keep_no_more_memory_than_the_slots(encoder_decoder:
     partitions = encoder_decoder.partitions
     encoder_decoder.trim([(1, 8)])
     encoder_decoder.trim([(1, 2)])
-    assert partitions[1].touched == 8  # kept, as nobody else needs it
+    assert partitions[1].touched == 8  # kept, as no other request needs it
     encoder_decoder.trim([(1, 2), (2, 3)])
     assert (partitions[1].touched, partitions[2].touched) == (2, 3)
     encoder_decoder.release_memory()

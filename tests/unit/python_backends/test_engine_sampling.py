@@ -1,4 +1,4 @@
-"""Sampling draws from transformers' distribution, with randomness that belongs to the request alone."""
+"""Sampling draws from transformers' distribution, with random numbers that belong to the request alone."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ EPSILON = [
 
 
 def their_probabilities(logits: np.ndarray, settings: Settings) -> np.ndarray:
-    """The distribution that `generate` draws from: its own warpers, in its order."""
+    """Return the distribution that `generate` draws from, by its own warpers in its order."""
     config = GenerationConfig(do_sample=True, **{name: getattr(settings, name) for name in of_scope(SAMPLING)})
     warpers = GenerationMixin()._get_logits_processor(config)
     return torch.softmax(warpers(None, torch.from_numpy(logits.copy())), -1)[0].numpy()
 
 
 def our_probabilities(logits: np.ndarray, settings: Settings) -> np.ndarray:
-    """The distribution that a search draws from, over the whole vocabulary."""
+    """Return the distribution that a search draws from, over the whole vocabulary."""
     search = new_searches(request((9,), settings))[0]
     probabilities = np.zeros(logits.shape[1])
     columns: Any

@@ -1,4 +1,4 @@
-"""What the scheduler decides, without model and memory: plans are read, and choices are made up."""
+"""The scheduler's decisions, without model and memory: tests read its plans and make up the sampled tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN = 7
 
 
 class Play:
-    """A scheduler whose every pick chooses TOKEN; invariants are checked after each step."""
+    """A scheduler whose every choice is TOKEN; invariants are checked after each step."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Play:
 
 
 def choice(sequence: Sequence, rows: tuple[int, ...]) -> Step:
-    """What a search makes of TOKEN as the best of every row."""
+    """Return a search's choice if TOKEN is the best of every row."""
     search = sequence.search
     argmax = TOKEN if search.candidates == 0 else None
     scores = np.tile(np.linspace(0, -1, 29, dtype=np.float32), (len(rows), 1))
@@ -75,7 +75,7 @@ def choice(sequence: Sequence, rows: tuple[int, ...]) -> Step:
 
 
 def kind(plan: Plan) -> str:
-    """The plan's type, of a run what it has: a step, whole prompts, or part of a prompt."""
+    """Return the plan's type, and for a run its contents: a step, whole prompts, or part of a prompt."""
     if not isinstance(plan, Run):
         return type(plan).__name__
     assert bool(plan.groups) != bool(plan.spans), "a run is of steps or of prompts"
@@ -96,7 +96,7 @@ def test_waiting_requests_are_prefilled_together_and_decode_together() -> None:
     assert (decode.width, decode.groups, decode.logits) == (1, 3, False)
 
 
-def test_a_row_whose_argmax_is_in_place_is_not_fed() -> None:
+def test_a_row_whose_next_token_is_in_place_is_not_fed() -> None:
     play = Play()
     play.submit()
     _, first, second = play.steps(3)
@@ -167,7 +167,7 @@ def test_whether_a_prompt_is_chunked_depends_on_its_length_alone() -> None:
         assert sizes == [10, 2]  # no token comes alone: see plan.QUERIES
 
 
-def test_one_joiner_takes_the_hole_of_who_left() -> None:
+def test_a_new_request_takes_the_row_of_a_finished_one() -> None:
     play = Play(slots=3)
     play.submit()
     leaver = play.submit(max_tokens=3)
@@ -180,7 +180,7 @@ def test_one_joiner_takes_the_hole_of_who_left() -> None:
     assert decode.groups == 3
 
 
-def test_without_a_joiner_the_last_unit_moves_into_the_hole() -> None:
+def test_without_a_new_request_the_last_rows_move_into_the_gap() -> None:
     play = Play(slots=3)
     play.submit(max_tokens=3)
     play.submit()
@@ -191,7 +191,7 @@ def test_without_a_joiner_the_last_unit_moves_into_the_hole() -> None:
     assert decode.groups == 2
 
 
-def test_several_joiners_get_rows_beside_each_other() -> None:
+def test_several_new_requests_get_adjacent_rows() -> None:
     play = Play(slots=4)
     jobs = [play.submit() for _ in range(4)]
     play.steps(2)
@@ -222,7 +222,7 @@ def test_beams_of_a_decoder_get_rows_that_copy_the_prompt_and_follow_their_paren
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_following_copies_as_little_as_can_be_and_gives_each_row_its_parents_history(seed: int) -> None:
+def test_reordering_beams_copies_the_fewest_rows(seed: int) -> None:
     rng = random.Random(seed)
     (sequence,) = new_job(Request((1,), Settings(num_beams=6)), has_encoder=True).sequences
     sequence.rows = rng.sample(range(20), 6)

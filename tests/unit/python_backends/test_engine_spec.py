@@ -1,4 +1,4 @@
-"""A model that is damaged, or that this machine can't run, is refused before it is loaded, by name."""
+"""A model that is damaged, or that this machine can't run, is refused by name before it is loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(folder: Path, target: Path, **facts: Any) -> Path:
-    """The model of `folder` in `target` with other facts; `files__x` is a fact of its files."""
+    """Copy the model of `folder` to `target` with other facts; `files__x` is a fact of its files."""
     for file in folder.iterdir():
         (target / file.name).write_bytes(file.read_bytes())
     content = json.loads((folder / "engine.json").read_text())
@@ -110,7 +110,7 @@ def test_an_older_onnxruntime_is_refused_with_both_versions(folder: Path, tmp_pa
         (None, True),
     ],
 )
-def test_weights_that_need_vnni_are_refused_where_onnxruntime_would_multiply_them_without(
+def test_eight_bit_weights_are_refused_on_x86_processors_without_vnni(
     folder: Path, tmp_path: Path, cpuinfo: str | None, exact: bool
 ) -> None:
     path = tmp_path / "cpuinfo"

@@ -1,4 +1,4 @@
-"""Callers from many threads and event loops, and an engine that is drained, closed or forgotten while it works."""
+"""Callers in many threads and event loops; an engine that is drained, closed or forgotten during work."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_threads_that_submit_and_cancel_at_random_lose_nothing(engine: Engine) -
     assert engine.stats().slots_free == 4
 
 
-def test_cancelling_what_is_over_changes_nothing(engine: Engine) -> None:
+def test_cancelling_a_finished_request_changes_nothing(engine: Engine) -> None:
     handle = engine.submit(ask((1, 2), 3))
     before = handle.result(10)
     handle.cancel()
@@ -136,7 +136,7 @@ def test_waiting_for_a_result_ends_when_its_time_is_over(decoder: Path) -> None:
 
 
 def test_closing_frees_sessions_and_copies_of_logits(decoder: Path) -> None:
-    """Of an engine that is kept: a session of native operators keeps the library's code in use."""
+    """The engine object is kept; a session of native operators keeps the library's code in use."""
     engine = Engine.open(decoder, slots=2, threads=1)
     engine.submit(ask((1,), 3)).result(10)
     picker = engine._core.picker
@@ -146,7 +146,7 @@ def test_closing_frees_sessions_and_copies_of_logits(decoder: Path) -> None:
     assert [each() for each in kept] == [None] * 3
 
 
-def test_closing_fails_what_runs_and_what_waits_and_hangs_nobody(decoder: Path) -> None:
+def test_closing_fails_running_and_waiting_requests_without_hanging(decoder: Path) -> None:
     engine = Engine.open(decoder, slots=2, threads=1)
     handles = [engine.submit(ask((1, at), LONG)) for at in range(6)]
     next(iter(handles[0]))

@@ -1,4 +1,4 @@
-"""Pieces of a text, joined, are transformers' decode of all its tokens, for every kind of decoder."""
+"""The pieces of a text, joined, equal transformers' decode of all its tokens, for every kind of decoder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pieces(detokenizer: Detokenizer, ids: list[int]) -> list[str]:
 
 
 def random_ids(draw: random.Random, tokenizer: Any, length: int = 30) -> list[int]:
-    """Any ids, some of which the tokenizer has no token for (a model's vocabulary is often padded)."""
+    """Return random ids; the tokenizer has no token for some of them (a model's vocabulary is often padded)."""
     return [draw.randrange(len(tokenizer) + 3) for _ in range(draw.randrange(length))]
 
 

@@ -1,4 +1,4 @@
-"""Long texts in parts: nothing is left out, every part fits, borders are those of sentences where they can be."""
+"""Long texts in parts: no text is left out, every part fits, and parts end with sentences where they can."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def parts(text: str, measure: Any, overlap: int) -> list[str]:
 
 
 def letters(texts: Sequence[str]) -> str:
-    """All that is no white space."""
+    """Return the text without white space."""
     return "".join("".join(texts).split())
 
 
 def in_order_without_gaps(found: Sequence[str], text: str) -> bool:
-    """Whether each part goes on where the one before ended, or before that, and the last one ends the text."""
+    """Return whether the parts cover the text in order, without gaps other than white space; they may overlap."""
     ends = {0}
     for part in found:
         size = len(part)
@@ -118,7 +118,7 @@ def test_parts_leave_room_for_the_prefix() -> None:
     assert all(prompt.truncated_tokens == 0 for prompt in prompts)
 
 
-def test_a_character_without_room_is_counted_and_not_lost_in_silence() -> None:
+def test_a_character_with_more_tokens_than_fit_is_counted_as_truncated() -> None:
     tokenizer = byte_level("bart")
     measure = encoder(tokenizer, 2)
     found = parts("😀😀", measure, 1)
@@ -188,7 +188,7 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize("piece", ["a", "a ", "a. ", "\n", "One sentence. "])
 def test_a_division_can_be_stopped_at_any_time(piece: str) -> None:
-    """There are checkpoints in the work for every kind of text: one for each 2**17 characters, at least."""
+    """The work has checkpoints for every kind of text: at least one for each 2**17 characters."""
     calls = 0
 
     def checkpoint() -> None:
@@ -201,7 +201,7 @@ def test_a_division_can_be_stopped_at_any_time(piece: str) -> None:
         [*divided(piece * (2**20 // len(piece)), encoder(byte_level("bart"), 500), 0, checkpoint)]
 
 
-def test_a_part_is_made_when_it_is_asked_for() -> None:
+def test_parts_of_a_document_are_made_lazily() -> None:
     calls = 0
 
     def checkpoint() -> None:

@@ -1,6 +1,6 @@
-"""Texts equal transformers' `generate` and `decode`, letter by letter, for small random models of each family.
+"""Texts equal transformers' `generate` and `decode`, character by character, for small models of each family.
 
-The models' weights are large, so that their texts are torturous: half characters, special tokens, spaces everywhere.
+The random weights are large, so that the texts are difficult: partial characters, special tokens, spaces everywhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKENS = 24
 
 @dataclass
 class Pair:
-    """A family's model in torch, and the same one exported."""
+    """A family's model in torch, and its export."""
 
     family: str
     model: Any

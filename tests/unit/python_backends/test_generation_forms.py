@@ -1,4 +1,4 @@
-"""Forms of answers from text to text: compiled or refused, beside other requests, for tokenizers of every kind."""
+"""Structured output from text to text: grammars are compiled or refused, for tokenizers of every kind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def summarizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerat
 
 
 def asks(seed: int, count: int) -> list[Ask]:
-    """Requests of all kinds of decoding, most of them with a form that letters can write."""
+    """Return requests with all decoding methods, most of them with a structured output that letters can write."""
     draw = random.Random(seed)
     regexes = ("[a-m]{3,9}", "(the|a) (cat|dog) sat.", "(ab|cd)+", "[a-z ]*", "z?x{2}(y|z)*")
     some: list[dict[str, Any]] = [{}, {"choices": ("dog", "cow", "do")}, *({"regex": each} for each in regexes)]
@@ -68,7 +68,7 @@ def asks(seed: int, count: int) -> list[Ask]:
 
 
 @pytest.mark.parametrize("model", ["decoder", "summarizer"])
-def test_answers_have_their_form_and_are_alone_as_beside_others(model: str, request: pytest.FixtureRequest) -> None:
+def test_structured_outputs_are_the_same_alone_and_in_a_batch(model: str, request: pytest.FixtureRequest) -> None:
     generator, requests = request.getfixturevalue(model), asks(1, 60)
     alone = [generator.generate(text, **fields) for text, fields in requests]
     with ThreadPoolExecutor(12) as pool:
@@ -90,7 +90,7 @@ def test_an_answer_that_is_cut_off_has_the_reason_length(decoder: TextGenerator)
     assert (piece.text, piece.finish_reason) == ("the c", "length")
 
 
-def test_defaults_that_could_break_a_form_give_way(summarizer: TextGenerator) -> None:
+def test_defaults_that_could_break_a_structured_output_are_ignored(summarizer: TextGenerator) -> None:
     piece = summarizer.generate("the dog", choices=["aaa", "bb"])
     assert piece.text in ("aaa", "bb") and piece.finish_reason == "stop"
 
@@ -109,18 +109,22 @@ def test_defaults_that_could_break_a_form_give_way(summarizer: TextGenerator) ->
         ("json_schema", {"json_schema": {"enum": [3]}}),  # the toys have no figures
     ],
 )
-def test_what_goes_with_no_form_is_refused(field: str, fields: dict[str, Any], decoder: TextGenerator) -> None:
+def test_settings_that_conflict_with_a_structured_output_are_refused(
+    field: str, fields: dict[str, Any], decoder: TextGenerator
+) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         decoder.generate("cat", **{"max_tokens": 9, **fields})
     assert refusal.value.field == field
 
 
-def test_documents_have_no_form(summarizer: TextGenerator) -> None:
+def test_structured_outputs_of_documents_in_chunks_are_refused(summarizer: TextGenerator) -> None:
     with pytest.raises(InvalidRequest, match="long is chunk"):
         summarizer.generate("cat", regex="a", long="chunk")
 
 
-def test_a_form_without_llguidance_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_llguidance_structured_outputs_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with TextGenerator.open(write_model(tmp_path), slots=4, threads=1) as generator:
         with pytest.raises(InvalidRequest, match="pip install 'llguidance"):
@@ -207,7 +211,7 @@ def compile_form(compiler: GrammarCompiler, form: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_form_is_refused_also_again(name: str, compiler: GrammarCompiler) -> None:
+def test_a_hostile_grammar_is_refused_each_time(name: str, compiler: GrammarCompiler) -> None:
     for _ in range(2):
         with pytest.raises(InvalidRequest) as refusal:
             compile_form(compiler, HOSTILE[name])
@@ -249,7 +253,7 @@ def test_json_is_in_one_line_with_at_most_one_space_between_its_parts(compiler: 
         assert not is_taken(wrong), wrong
 
 
-def test_compiled_forms_are_kept_and_bounded(compiler: GrammarCompiler) -> None:
+def test_the_cache_of_compiled_grammars_is_bounded(compiler: GrammarCompiler) -> None:
     first = compile_form(compiler, {"regex": "first"})
     assert compile_form(compiler, {"regex": "first"}) == first
     for number in range(KEPT):
@@ -358,14 +362,14 @@ def test_the_bytes_of_tokens_are_what_they_add_to_a_text(make: Callable[[], Any]
 
 
 @pytest.mark.parametrize("make", [word_pieces, word_ends])
-def test_a_tokenizer_that_joins_tokens_by_rules_has_no_forms(make: Callable[[], Any]) -> None:
+def test_a_tokenizer_that_joins_by_rules_has_no_structured_output(make: Callable[[], Any]) -> None:
     tokenizer = make().backend_tokenizer
     compiler = GrammarCompiler(tokenizer, lambda token: token == 0, tokenizer.get_vocab_size(), (0,))
     with pytest.raises(InvalidRequest, match="joins tokens by rules"):
         compiler.compile(Texts(regex="a"))
 
 
-def test_a_model_without_an_end_token_has_no_forms() -> None:
+def test_a_model_without_an_end_token_has_no_structured_output() -> None:
     tokenizer = byte_level("gpt2").backend_tokenizer
     with pytest.raises(InvalidRequest, match="no token that ends"):
         GrammarCompiler(tokenizer, lambda token: token == 0, 400, ()).compile(Texts(regex="a"))

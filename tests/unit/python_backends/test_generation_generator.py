@@ -1,4 +1,4 @@
-"""Texts through the engine's toys, whose answers are worked out by hand (generation_models.py, engine_toys.py)."""
+"""Texts from the engine's toy models, with answers worked out by hand (generation_models.py, engine_toys.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerator]
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerator]:
-    """A decoder that goes on until it is stopped: seconds of work, where nobody stops it."""
+    """A decoder that continues until it is stopped, for seconds."""
     folder = write_model(tmp_path_factory.mktemp("endless"), positions=2 * ENDLESS, eos_token_ids=[])
     with TextGenerator.open(folder, slots=4, threads=1) as generator:
         yield generator
@@ -45,7 +45,7 @@ def summarizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerat
 
 
 def wait_until_idle(generator: TextGenerator) -> None:
-    """Until no request is left."""
+    """Wait until no request is left."""
     wait_until(lambda: not ((stats := generator.engine.stats()).requests or stats.waiting), "the last request's end")
 
 
@@ -70,7 +70,7 @@ def test_pieces_are_the_text(decoder: TextGenerator) -> None:
     assert [piece.output_tokens for piece in pieces] == sorted(piece.output_tokens for piece in pieces)
 
 
-def test_log_probs_are_one_a_token(decoder: TextGenerator) -> None:
+def test_each_token_has_one_log_probability(decoder: TextGenerator) -> None:
     whole = decoder.generate("cat", max_tokens=8, return_log_probs=True)
     assert whole.log_probs is not None
     assert len(whole.log_probs) == whole.output_tokens
@@ -105,7 +105,7 @@ def test_several_samples_are_told_apart_and_end_at_their_own_stop_strings(decode
     assert [sample.text for sample in stopped] == [sample.text.split(stop)[0] for sample in samples]
 
 
-def test_one_text_is_asked_for_where_one_is_returned(decoder: TextGenerator) -> None:
+def test_generate_refuses_several_return_sequences(decoder: TextGenerator) -> None:
     with pytest.raises(InvalidRequest, match="generate_all"):
         decoder.generate("cat", num_return_sequences=2, temperature=1.0)
 
@@ -124,7 +124,7 @@ def test_many_texts_come_in_order(tmp_path: Path) -> None:
 
 
 def cancelled(generator: TextGenerator) -> int:
-    """How many requests were cancelled, when no other is left."""
+    """Return the number of cancelled requests, once no other is left."""
     wait_until_idle(generator)
     return generator.engine.stats().cancelled
 
@@ -169,7 +169,7 @@ def test_a_failure_of_many_cancels_the_others(endless: TextGenerator) -> None:
     assert cancelled(endless) == before + 2
 
 
-def test_a_timeout_is_kept(endless: TextGenerator) -> None:
+def test_a_timeout_ends_generation_and_an_invalid_one_is_refused(endless: TextGenerator) -> None:
     for timeout in (0.0, 0.05):
         with pytest.raises(DeadlineExceeded):
             endless.generate("cat", max_tokens=ENDLESS, timeout=timeout)
@@ -182,7 +182,7 @@ def test_a_timeout_is_kept(endless: TextGenerator) -> None:
 # Refusals and failures
 
 
-def test_refusals_come_at_once(decoder: TextGenerator) -> None:
+def test_invalid_requests_are_refused_by_the_call_itself(decoder: TextGenerator) -> None:
     for call in (decoder.stream, decoder.generate, decoder.generate_all):
         with pytest.raises(InvalidRequest, match="did you mean max_tokens"):
             call("cat", max_token=3)
@@ -210,13 +210,13 @@ def chunks(generator: TextGenerator, text: str, **fields: Any) -> Piece:
     return whole
 
 
-def test_a_document_of_one_part_is_a_text(summarizer: TextGenerator) -> None:
+def test_a_document_of_one_part_is_answered_like_a_text(summarizer: TextGenerator) -> None:
     whole = summarizer.generate("the dog sat", max_tokens=6)
     for merge in ("concat", "recursive"):
         assert chunks(summarizer, "the dog sat", max_tokens=6, merge=merge) == whole
 
 
-def test_texts_of_texts_are_made_until_one_is_left(summarizer: TextGenerator) -> None:
+def test_recursive_merging_repeats_until_one_text_is_left(summarizer: TextGenerator) -> None:
     text = " ".join(letter * 40 for letter in "bcdefghijk")
     first = " ".join(filter(None, (answered(letter * 40, 8) for letter in "bcdefghijk")))
     assert len(first) > SOURCE

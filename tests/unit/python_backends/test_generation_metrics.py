@@ -1,4 +1,4 @@
-"""Metrics of generated texts, against values worked out by hand and by Google's rouge-score 0.1.2."""
+"""Metrics of generated texts, compared with values worked out by hand and with Google's rouge-score 0.1.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts are what the checkpoint's own tokenizer makes of a text, and what does not fit is counted or refused."""
+"""Prompts equal those of the checkpoint's tokenizer; text that does not fit is counted or refused."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_of_a_text_that_may_be_cut_the_last_tokens_are_kept() -> None:
     assert encode(tokenizer, LINES[0], {"long": "truncate", "max_tokens": 2}, max_length=64).truncated_tokens == 0
 
 
-def test_a_default_of_both_lengths_leaves_the_answer_what_the_text_does_not_take() -> None:
+def test_a_default_max_length_limits_prompt_and_answer_together() -> None:
     tokenizer = byte_level()
     count = len(tokenizer(LINES[0])["input_ids"])
     lengths = {"max_length": 1024, "default_max_length": count + 9, "defaults": {"max_tokens": count + 8}}
@@ -185,14 +185,14 @@ def test_a_huge_text_to_continue_has_the_ids_of_its_end() -> None:
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", "\ud800", 3, None, ["a"]])
-def test_what_is_no_text_is_refused(text: Any) -> None:
+def test_a_value_that_is_not_text_is_refused(text: Any) -> None:
     for changed in ({}, {"max_source": 64}):
         with pytest.raises(InvalidRequest) as caught:
             encode(byte_level(), text, **changed)
         assert caught.value.field == "text_input"
 
 
-def test_a_text_has_a_longest_size() -> None:
+def test_a_text_above_the_size_limit_does_not_fit() -> None:
     made = configuration(max_source=64)
     prompts = PromptEncoder(unigram().backend_tokenizer, made)
     assert prompts.document("é".encode()) == prompts.document("é") == "é"

@@ -1,4 +1,4 @@
-"""Sentences are found in many scripts, and no character of a text is in none or in two of them."""
+"""Sentences are found in many scripts, and each character of a text is in exactly one of them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def found(text: str) -> list[str]:
         ["Smile. 😀 Go on."[:6], " 😀 Go on."],
     ],
 )
-def test_examples(expected: list[str]) -> None:
+def test_example_texts_split_into_the_expected_sentences(expected: list[str]) -> None:
     assert found("".join(expected)) == expected
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n\n", "...", "word", ". . .", "\n\nA.\n\n"])
-def test_little_texts_are_kept_whole(text: str) -> None:
+def test_short_texts_lose_no_character(text: str) -> None:
     assert "".join(found(text)) == text
     assert len(found(text)) <= 3
 

@@ -1,4 +1,4 @@
-"""What fields, defaults and limits come to, and which of them are refused."""
+"""The settings that follow from fields, defaults and limits, and the fields that are refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_field_can_be_set() -> None:
     assert (choices.decoder_prompt, choices.forced_bos_id) == ((6,), None)
 
 
-def test_names_of_other_servers_are_taken() -> None:
+def test_fields_may_have_the_names_of_other_servers() -> None:
     choices = chosen({"beam_width": 3, "num_beams": 3, "max_new_tokens": 7, "stop": "one"})
     assert (choices.num_beams, choices.max_tokens, choices.stop_words) == (3, 7, ("one",))
 
@@ -108,7 +108,7 @@ def test_biases_are_a_mapping_or_a_list_of_pairs() -> None:
     assert chosen({"logit_bias": "7:0.5"}).logit_bias == pairs[1:]
 
 
-def test_a_value_of_sampling_that_changes_nothing_goes_with_beams() -> None:
+def test_sampling_fields_with_neutral_values_are_allowed_with_beams() -> None:
     assert not chosen({"num_beams": 2, "temperature": 1.0, "top_p": 1.0, "top_k": 0}).do_sample
     assert chosen({"temperature": 1.0, "top_p": 1.0}).do_sample
 
@@ -123,7 +123,7 @@ def test_an_unknown_field_is_refused_with_the_nearest_one(name: str, near: str) 
     assert str(error) == f"There is no field {name}; did you mean {near}?"
 
 
-def test_of_an_unknown_field_no_more_is_shown_than_of_a_value() -> None:
+def test_long_names_and_values_are_shortened_in_refusals() -> None:
     assert len(str(refusal({"x" * 1_000_000: 3}))) < 1000
     with pytest.raises(ValueError, match="is no parameter") as caught:
         encoder_settings(json.dumps({"x" * 1_000_000: 3}), "text-ranking", ["raw_scores"])
@@ -132,7 +132,7 @@ def test_of_an_unknown_field_no_more_is_shown_than_of_a_value() -> None:
     assert len(str(caught.value)) < 1000 > len(str(value.value))
 
 
-def test_none_is_not_set() -> None:
+def test_a_field_that_is_none_counts_as_absent() -> None:
     assert not chosen({"max_tokens": None, "temperature": None}).do_sample
 
 
@@ -189,11 +189,11 @@ def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(field: str, value:
         ({"num_beams": 2, "logprobs": 0}, "logprobs"),
     ],
 )
-def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], field: str) -> None:
+def test_contradictory_fields_of_a_request_are_refused(fields: dict[str, Any], field: str) -> None:
     assert refusal(fields, max_source=32).field == field
 
 
-def test_a_text_to_continue_has_no_chunks() -> None:
+def test_chunks_are_refused_for_a_decoder() -> None:
     assert refusal({"long": "chunk"}).field == "long"
 
 
@@ -214,7 +214,7 @@ def test_beams_and_sampling_of_a_default_are_refused_with_the_fix(
 # Sampling
 
 
-def test_a_field_of_sampling_samples() -> None:
+def test_setting_a_sampling_field_enables_sampling() -> None:
     for name in of_scope(SAMPLING):
         assert chosen({name: SETTINGS[name].off}).do_sample
     assert not chosen({"temperature": 0, "top_p": 0.9}).do_sample

@@ -1,4 +1,4 @@
-"""A text ends before its first stop string, wherever tokens and pieces are cut."""
+"""A text ends before its first stop string, wherever tokens and pieces end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.rigs.checkpoints.generation_tokenizers import byte_level, random_text
 
 
 def by_letters(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The definition: letter by letter, until the text ends with a stop string; of several the longest goes."""
+    """Return the text by definition: letter by letter, until it ends with a stop string, the longest of several."""
     for end in range(len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:
@@ -23,7 +23,7 @@ def by_letters(text: str, stops: Sequence[str]) -> tuple[str, bool]:
 
 
 def shown(text: str, stops: Sequence[str], draw: random.Random) -> tuple[str, bool, bool]:
-    """What pieces of random lengths come to, whether a stop was found, whether all that was shown early was right."""
+    """Return the text of pieces of random lengths, whether a stop was found, and whether early output was right."""
     found = StopStrings(stops)
     expected, _ = by_letters(text, stops)
     out, right, at = "", True, 0
@@ -43,7 +43,7 @@ def test_any_text_ends_as_if_it_came_letter_by_letter() -> None:
         assert shown(text, stops, draw) == (*by_letters(text, stops), True), (text, stops)
 
 
-def test_only_what_may_begin_a_stop_string_waits() -> None:
+def test_only_a_possible_beginning_of_a_stop_string_is_held_back() -> None:
     found = StopStrings(["###", "END"])
     assert [found.push(text) for text in ("ab#", "#c", "E", "N", "d", "##", "#")] == [
         "ab",

@@ -1,4 +1,4 @@
-"""The tokens of a text: together they are the text, half characters are bytes, and settings decide what comes."""
+"""The tokens of a text: together they are the text, partial characters are bytes, and settings choose the details."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerator]
 
 
 def tokens_of(detokenizer: Detokenizer, ids: list[int], top: list[int] = []) -> tuple[Token, ...]:  # noqa: B006
-    """Of a sequence that is over, with the same alternatives everywhere."""
+    """Return the tokens of a finished sequence, with the same alternatives everywhere."""
     others = tuple((token_id, -9.0) for token_id in top)
     event = Event(0, tuple(ids), "stop", None, (-1.0,) * len(ids), (others,) * len(ids) if top else ())
     return SequenceReader(detokenizer, returns_tokens=True).tokens(event, 0, len(ids))
@@ -40,12 +40,12 @@ def test_the_texts_of_tokens_are_together_the_text(kind: str) -> None:
         ids = tokenizer(line, add_special_tokens=False)["input_ids"]
         tokens = tokens_of(detokenizer, ids)
         text = b"".join(token.raw for token in tokens if not token.special).decode("utf-8", "replace")
-        # A decoder that leaves out the space behind the last word does so at each piece's end, too.
+        # A decoder that drops the space behind the last word does so at each piece's end, too.
         assert text == detokenizer.decode(ids), line
         assert [token.id for token in tokens] == ids
 
 
-def test_half_a_character_is_bytes_and_a_special_token_its_name() -> None:
+def test_partial_characters_are_shown_as_bytes_and_special_tokens_by_name() -> None:
     tokenizer = byte_level()
     detokenizer = Detokenizer(tokenizer.backend_tokenizer, special_ids=[tokenizer.eos_token_id])
     ids = [*tokenizer("a 👩 b")["input_ids"], tokenizer.eos_token_id]
@@ -81,7 +81,9 @@ def test_a_probability_of_zero_is_a_number_of_json() -> None:
 
 @pytest.mark.parametrize("fields", [{}, SAMPLED, {"repetition_penalty": 1.5}], ids=["greedy", "sampled", "edited"])
 @pytest.mark.parametrize("count", [0, 3])
-def test_a_text_has_its_tokens(decoder: TextGenerator, fields: dict[str, Any], count: int) -> None:
+def test_logprobs_give_the_tokens_and_alternatives_of_a_text(
+    decoder: TextGenerator, fields: dict[str, Any], count: int
+) -> None:
     found = decoder.generate("cat", max_tokens=8, logprobs=count, **fields)
     plain = decoder.generate("cat", max_tokens=8, return_log_probs=True, **fields)
     assert (found.text, found.log_probs) == (plain.text, plain.log_probs) and plain.tokens is None
@@ -107,7 +109,7 @@ def test_pieces_have_the_tokens_since_the_piece_before(decoder: TextGenerator) -
     assert [len(piece.tokens or ()) for piece in pieces] == [b - a for a, b in pairwise(counts)]
 
 
-def test_outputs_of_tokens_are_sent_where_they_are_wanted_only(decoder: TextGenerator) -> None:
+def test_outputs_of_tokens_are_sent_only_on_request(decoder: TextGenerator) -> None:
     found = decoder.generate("cat", max_tokens=3, logprobs=1).outputs()
     assert {len(found[name]) for name in found if name.startswith("token_")} == {3}
     assert {len(row) for name in found if name.startswith("token_") for row in found[name]} == {2}
@@ -121,7 +123,7 @@ def test_outputs_of_tokens_are_sent_where_they_are_wanted_only(decoder: TextGene
         ({"long": "chunk"}, "long is chunk; leave logprobs out"),
     ],
 )
-def test_beams_and_chunks_have_no_tokens(
+def test_logprobs_is_refused_with_beams_and_chunks(
     fields: dict[str, Any], allowed: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = write_model(tmp_path_factory.mktemp("summarizer"), max_source=48)

@@ -1,4 +1,4 @@
-"""Large requests are run in parts by a thread, with batches of small ones between the parts."""
+"""Large requests run in parts in a thread, with batches of small requests between the parts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def large(turns: Turns) -> Iterator[LargeRequests]:
 
 
 class Asked:
-    """A request whose parts are waited for, one after the other, and what it was answered."""
+    """A request whose parts are awaited one after the other, and its answers."""
 
     def __init__(self, parts: int = 1, elements: int = LARGE + 1, name: str = "") -> None:
         self.parts, self.has_left = parts, False
@@ -102,7 +102,7 @@ def test_a_request_is_ended_by_its_name(large: LargeRequests) -> None:
     assert other.computed == 1 and other.answers != [GONE]
 
 
-def test_one_that_would_wait_for_too_long_is_refused(large: LargeRequests) -> None:
+def test_a_large_request_with_too_long_a_wait_is_refused(large: LargeRequests) -> None:
     first = Asked()
     assert large.take(first.request)
     first.finish()  # the speed is known from here on
@@ -118,7 +118,7 @@ def test_one_that_would_wait_for_too_long_is_refused(large: LargeRequests) -> No
     asked[2].finish()
 
 
-def test_few_wait_while_no_speed_is_known(large: LargeRequests) -> None:
+def test_only_few_large_requests_wait_before_the_speed_is_known(large: LargeRequests) -> None:
     asked = [Asked() for _ in range(FEW + 1)]
     assert [large.take(each.request) for each in asked] == [True] * FEW + [False]
     for each in asked[:FEW]:
@@ -126,10 +126,10 @@ def test_few_wait_while_no_speed_is_known(large: LargeRequests) -> None:
 
 
 class Panic(BaseException):
-    """As what the tokenizers library raises, which is no Exception."""
+    """An error like that of the tokenizers library, which is not an Exception."""
 
 
-def test_a_failure_is_answered_and_the_next_one_is_computed(large: LargeRequests) -> None:
+def test_a_failed_large_request_does_not_stop_the_next_one(large: LargeRequests) -> None:
     failure, answers = RuntimeError("no memory"), list[Any]()
 
     def panics(_: object) -> Any:

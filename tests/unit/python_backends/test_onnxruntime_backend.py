@@ -1,4 +1,4 @@
-"""The Python backend gives every request the answer that it would get alone, from either runtime."""
+"""The Python backend gives every request the answer that it has alone, with either runtime."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_no_run_of_several_widths_has_more_elements_than_caches_hold(tmp_path: P
     assert [len(outputs(found)["total"]) for found in answers] == [30, 30, 30, 7]
 
 
-def test_a_request_whose_inputs_have_different_widths_shares_no_run_with_other_widths(tmp_path: Path) -> None:
-    """A token of it would stand in the place of another request's."""
+def test_a_request_with_inputs_of_different_widths_runs_alone(tmp_path: Path) -> None:
+    """In a shared run, one of its tokens would stand in the place of another request's token."""
     ids, more = np.array([[1, 2]], np.int32), np.array([[9, 9, 9]], np.int32)
     config = ragged_config()
     config["input"] = [config["input"][0], config["input"][0] | {"name": "more"}]
@@ -123,9 +123,7 @@ def test_only_the_outputs_asked_for_are_computed(ragged_file: Path, config: dict
     assert session.wanted == [("total",), ("total", "doubled")]
 
 
-def test_answers_from_inputs_that_can_only_be_read_are_not_overwritten_by_the_next_run(
-    ragged_file: Path, config: dict[str, Any]
-) -> None:
+def test_answers_from_read_only_inputs_survive_the_next_run(ragged_file: Path, config: dict[str, Any]) -> None:
     session, layout, asked = open_session(config, ragged_file), Layout.read(config), request([1, 2])
     asked.feed["ids"].flags.writeable = False
     first = outputs(answer(session, layout, [asked])[0])["total"]

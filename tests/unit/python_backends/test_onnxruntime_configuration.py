@@ -1,4 +1,4 @@
-"""What a configuration makes of a session of the Python backend, and what is refused."""
+"""The session that the Python backend makes of a configuration, and refused configurations."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_gpu_instance_gets_the_cuda_and_tensorrt_providers() -> None:
         ({}, "MODEL", "kind MODEL"),
     ],
 )
-def test_what_an_instance_cannot_have_is_refused(config: dict[str, Any], kind: str, reason: str) -> None:
+def test_an_instance_kind_without_its_provider_is_refused(config: dict[str, Any], kind: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         providers(config, kind, 0, ["CPUExecutionProvider"])
 
@@ -173,14 +173,14 @@ def test_what_an_instance_cannot_have_is_refused(config: dict[str, Any], kind: s
         ({"optimization": accelerated("cpu", "abacus")}, "abacus"),
     ],
 )
-def test_a_configuration_that_cannot_be_honoured_is_refused(ragged_file: Path, config: Any, reason: str) -> None:
+def test_an_unsupported_session_configuration_is_refused(ragged_file: Path, config: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         open_session(config, ragged_file)
 
 
 @pytest.fixture
 def operators(tmp_path: Path) -> dict[str, Any]:
-    """The parameters of a model that has the library of native operators beside its file."""
+    """The parameters of a model with the library of native operators beside its file."""
     return {"parameters": string_parameters(**copy_operators(tmp_path, skips_padding=True))}
 
 
@@ -234,7 +234,7 @@ def test_a_library_that_can_not_be_loaded_is_refused_where_sums_would_be_wrong(
         open_session({"parameters": string_parameters(**named)}, ragged_file)
 
 
-def test_a_processor_without_kernels_is_told(operators: Any, ragged_file: Path) -> None:
+def test_a_processor_without_kernels_is_reported(operators: Any, ragged_file: Path) -> None:
     script = (
         "from hfx.python_backends.onnxruntime.sessions import open_session\n"
         f"open_session({operators!r}, {str(ragged_file)!r})\n"

@@ -1,4 +1,4 @@
-"""Shorter vectors are cut, then of length 1."""
+"""Shortened vectors are cut, then normalized to length 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cut(*dimensions: int) -> np.ndarray:
     ]
 
 
-def test_they_are_cut_and_then_of_length_one() -> None:
+def test_vectors_are_cut_and_then_normalized() -> None:
     np.testing.assert_allclose(cut(2, 2), [[0.6, 0.8], [0, 0]])
     np.testing.assert_allclose(cut(3, 3), [[3 / 13, 4 / 13, 12 / 13], [0, 0, 1]], rtol=1e-6)
 
@@ -36,6 +36,6 @@ def test_a_whole_vector_stays_as_it_is() -> None:
         ((), "empty"),
     ],
 )
-def test_other_numbers_are_refused(dimensions: tuple[int, ...], reason: str) -> None:
+def test_invalid_dimensions_are_refused(dimensions: tuple[int, ...], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         cut(*dimensions)

@@ -33,7 +33,7 @@ KINDS = ("bert", "bert-cased", "mpnet", "roberta", "xlm-roberta", "albert", "deb
 
 
 class Line:
-    """A random masked language model with a tokenizer of a kind, served and in transformers' pipeline."""
+    """A random masked language model with a tokenizer of a kind, served by hfx and in transformers' pipeline."""
 
     def __init__(self, kind: str, folder: Path, cleans_up: bool = False) -> None:
         texts = [example.text for example in zoo.train("topics", 200)]
@@ -46,14 +46,14 @@ class Line:
         self.last_step = opened(folder, self.tokenizer)
 
     def tensors(self, text: str) -> dict[str, Any]:
-        """What the last step reads: the logits of the masks, as the net gives them."""
+        """Return the inputs of the last step: the logits of the masks, as the net gives them."""
         fed = encoded(self.encoder, [text])
         logits = run_torch(self.model, fed, ("logits",))["logits"]
         masks = np.flatnonzero(fed["input_ids"][0] == self.tokenizer.mask_token_id)
         return fed | {"logits": logits[:, masks] if masks.size else logits[:, :1]}
 
     def fills(self, text: str, **settings: Any) -> Any:
-        """As the pipeline has them: a list, or one for each of several masks."""
+        """Return the fills in the pipeline's format: a list, or one list for each of several masks."""
         [[raw]] = self.last_step.answer({**self.tensors(text), **settings})["fills"]
         rows = json.loads(raw)
         return rows[0] if len(rows) == 1 else rows
@@ -66,7 +66,7 @@ def opened(folder: Path, tokenizer: Any) -> Postprocessor:
 
 @pytest.mark.parametrize("cleans_up", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_equal_the_pipelines(kind: str, cleans_up: bool, tmp_path: Path) -> None:
+def test_fills_equal_those_of_the_pipeline(kind: str, cleans_up: bool, tmp_path: Path) -> None:
     line = Line(kind, tmp_path, cleans_up)
     texts = [*(f"{text[:60]} {line.mask}" for text in EDGE_TEXTS), f"{line.mask}. It isn't {line.mask}, is it ?"]
     for text in texts:
@@ -76,7 +76,7 @@ def test_answers_equal_the_pipelines(kind: str, cleans_up: bool, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_targets_are_scored_as_the_pipeline_scores_them(kind: str, tmp_path: Path) -> None:
-    """Tokens of the vocabulary, words whose first token counts, and the same one twice."""
+    """The targets are tokens of the vocabulary, words whose first token counts, and one target twice."""
     line = Line(kind, tmp_path)
     text = f"Anna went to {line.mask} by train."
     for targets in (["train"], ["Oslo", "garden", "supercalifragilistic", "garden"], [line.mask, "a"]):
@@ -93,7 +93,7 @@ def test_padding_is_no_part_of_a_text_where_the_tokenizer_has_no_token_for_it(tm
         check_equal_fills(line.fills(text), line.pipe(text))
 
 
-def test_what_can_not_be_filled_is_refused(tmp_path: Path) -> None:
+def test_invalid_masks_targets_and_top_k_are_refused(tmp_path: Path) -> None:
     line = Line("bert", tmp_path)
     with pytest.raises(InvalidInput, match=r"no mask token \(\[MASK\]\)"):
         line.fills("Anna went to Oslo.")
@@ -113,7 +113,7 @@ def test_what_can_not_be_filled_is_refused(tmp_path: Path) -> None:
             line.fills("[MASK]", targets=strings(*targets).reshape(1, -1))
 
 
-def test_the_most_settings_are_taken(tmp_path: Path) -> None:
+def test_the_largest_allowed_settings_work(tmp_path: Path) -> None:
     line = Line("bert", tmp_path)
     check_equal_fills(
         line.fills("[MASK]", top_k=np.array([[MOST_TOP_K]], np.int32)), line.pipe("[MASK]", top_k=MOST_TOP_K)

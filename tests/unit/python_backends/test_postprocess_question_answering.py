@@ -38,7 +38,7 @@ def random_reader(tokenizer: Any, scale: float = 0.5) -> Any:
 
 
 def check_equal(tokenizer: Any, model: Any, folder: Path, pairs: list[tuple[str, str]]) -> int:
-    """How many rows had an answer; fails where one differs from the pipeline's."""
+    """Check that rows have the pipeline's answers, and return how many rows had an answer."""
     encoder = encoder_for(tokenizer, "question-answering", folder)
     postprocessor = postprocessor_for(folder, task="question-answering", max_answer_length=15)
     answered = 0

@@ -38,7 +38,9 @@ def three_labels(folder: Path, activation: str = "softmax", top_k: int | None = 
 @pytest.mark.slow
 @pytest.mark.parametrize(("problem", "activation"), ACTIVATIONS)
 @pytest.mark.parametrize("name", ["sentiment-distilbert", "topics-roberta"])
-def test_answers_equal_the_pipelines(name: str, problem: str, activation: str, tmp_path: Path) -> None:
+def test_labels_and_scores_equal_those_of_the_pipeline(
+    name: str, problem: str, activation: str, tmp_path: Path
+) -> None:
     folder = zoo.checkpoint(name)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()

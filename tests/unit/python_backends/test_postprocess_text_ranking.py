@@ -1,4 +1,4 @@
-"""Scores of pairs: the activation of the checkpoint, or the logits."""
+"""Scores of pairs: the checkpoint's activation of the logits, or the logits themselves."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def bert() -> Any:
 
 
 def random_tagger(tokenizer: Any) -> Any:
-    """A tagger whose every token may get any tag: more borders between groups than a trained one makes."""
+    """Return a tagger that may give any token any tag, with more borders between groups than a trained one."""
     names = dict(enumerate(LABELS))
     ids = {label: at for at, label in names.items()}
     return random_bert("ForTokenClassification", tokenizer, 0.7, seed=3, id2label=names, label2id=ids)

@@ -43,7 +43,9 @@ def ranking(folder: Path, entailment: int = 2, **settings: Any) -> Postprocessor
 @pytest.mark.slow
 @pytest.mark.parametrize("multi_label", [None, False, True])
 @pytest.mark.parametrize("count", [1, 2, 6])
-def test_answers_equal_the_pipelines(checkpoint: Any, count: int, multi_label: bool | None, tmp_path: Path) -> None:
+def test_ranked_labels_equal_those_of_the_pipeline(
+    checkpoint: Any, count: int, multi_label: bool | None, tmp_path: Path
+) -> None:
     tokenizer, model = checkpoint
     pipe = pipeline("zero-shot-classification", model=model, tokenizer=tokenizer)
     encoder = encoder_for(tokenizer, "zero-shot-classification", tmp_path / "tokenize")

@@ -1,4 +1,4 @@
-"""What lies in Triton's folders."""
+"""The Python files in Triton's model folders."""
 
 from __future__ import annotations
 

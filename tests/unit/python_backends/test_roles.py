@@ -11,7 +11,7 @@ from hfx.python_backends.settings import DOCUMENT, QUERY, Settings
 
 
 class Texts:
-    """Encodes texts to one token each; a text that names an error becomes that error."""
+    """An encoder of texts to one token each; a text that names an error becomes that error."""
 
     def encode(self, items: list[tuple[bytes, bytes]]) -> list[Row | Exception]:
         errors: dict[bytes, Exception] = {b"refused": InvalidInput("no text"), b"panic": Unexpected(ValueError())}

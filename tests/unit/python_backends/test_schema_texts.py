@@ -1,4 +1,4 @@
-"""Which texts a JSON schema allows: none that a parser of JSON reads as a value that breaks the schema."""
+"""A JSON schema allows no text that a JSON parser reads as a value that breaks the schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END = 256
 
 @cache
 def tokenizer() -> LLTokenizer:
-    """A token for each byte."""
+    """Return a tokenizer with a token for each byte."""
 
     class Tokens:
         eos_token_id = END
@@ -55,7 +55,7 @@ OBJECTS = (
 
 
 def spelled(draw: random.Random, value: Any) -> str:
-    """JSON with escapes of any characters, and keys more than once."""
+    """Return JSON with random escapes of characters, and with repeated keys."""
     if isinstance(value, str):
         escape = {"/": "\\/", "\n": "\\n"}
         return (

@@ -1,4 +1,4 @@
-"""Requests from their submission to their responses, through a real engine (a toy model) and without Triton."""
+"""Requests from their submission to their responses, with a real engine (a toy model) and without Triton."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT = 30.0
 
 
 class Service:
-    """A dispatcher over a generator, as the adapter has it."""
+    """A dispatcher over a generator, as in the adapter."""
 
     def __init__(self, generator: TextGenerator) -> None:
         self.generator = generator
@@ -61,7 +61,7 @@ class Service:
         return self._openers.pop(request)()
 
     def finish(self, text: str = "cat", leaves: bool = False, **settings: Any) -> None:
-        """Submit a request, whose caller may leave, and wait for its end."""
+        """Submit a request, whose caller may disconnect, and wait for its end."""
         caller = Caller()
         caller.has_left = leaves
         self.submit(text, caller, **settings)
@@ -104,7 +104,7 @@ def test_pieces_of_many_requests_are_their_whole_texts(service: Service) -> None
     assert service.ends == [None] * len(texts)
 
 
-def test_a_whole_text_is_one_response(service: Service) -> None:
+def test_a_request_that_is_not_streamed_gets_one_response(service: Service) -> None:
     caller = service.submit("cat", streams=False, max_tokens=60, return_log_probs=True)
     assert caller.ended.wait(WAIT)
     assert caller.outputs == [service.generator.generate("cat", max_tokens=60, return_log_probs=True).outputs()]
@@ -150,7 +150,7 @@ def test_a_request_cancelled_before_its_text_is_tokenized_is_cancelled(service: 
     assert caller.last["finish_reason"] == "cancelled"
 
 
-def test_a_deadline_is_kept_by_what_the_engine_does_not_have_yet(service: Service) -> None:
+def test_a_deadline_ends_a_request_that_is_not_yet_in_the_engine(service: Service) -> None:
     goes_on = threading.Event()
 
     def open_late() -> Any:
@@ -178,7 +178,7 @@ def test_long_texts_do_not_hold_up_short_ones(service: Service) -> None:
     goes_on.set()
 
 
-def test_a_caller_that_can_not_be_reached_holds_up_no_other(tmp_path: Path) -> None:
+def test_a_caller_whose_channel_is_broken_delays_no_other(tmp_path: Path) -> None:
     def broken() -> None:
         raise RuntimeError("the pipe is gone")
 
@@ -195,7 +195,7 @@ def test_a_failed_step_ends_its_requests_with_the_error(tmp_path: Path) -> None:
             assert isinstance(service.ends[-1], StepFailed) and caller.finals == 1
 
 
-def test_closing_the_engine_ends_what_runs(service: Service) -> None:
+def test_closing_the_engine_ends_running_requests(service: Service) -> None:
     caller = service.submit("cat", max_tokens=ENDLESS)
     wait_until(lambda: bool(caller.outputs))
     service.generator.close()
@@ -217,9 +217,9 @@ def test_documents_are_divided_beside_the_thread_that_makes_texts(tmp_path: Path
 
 
 def alive() -> Counter[str]:
-    """How many objects of a request there are, by class; also those in reference cycles.
+    """Return the number of objects of requests by class, including those in reference cycles.
 
-    The engine's buffers are no request's: they grow with its load.
+    The engine's buffers belong to no request: they grow with its load.
     """
     kinds = (type(each) for each in gc.get_objects())
     names = Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("hfx.python_backends"))
@@ -240,7 +240,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def check_freed(service: Service, **fields: Any) -> None:
-    """Ask twice (the first request may set up what stays), and look what the second one leaves."""
+    """Submit two requests (the first may set up lasting state), and check that the second one leaves no objects."""
     service.finish(**fields)
     gc.collect()
     gc.disable()

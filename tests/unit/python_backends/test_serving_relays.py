@@ -1,4 +1,4 @@
-"""The connection between a relay and its engine: frames, who is let in, and what becomes of calls when an end dies."""
+"""The connection of a relay to its engine: frames, access, and calls when either end dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 10
 
 
 class Engine:
-    """Keeps what relays ask and cancel."""
+    """An engine that keeps the requests and cancellations of relays."""
 
     def __init__(self, name: str) -> None:
         self.asked: list[tuple[dict[str, list[Any]], Channel, str]] = []
@@ -63,7 +63,7 @@ def connection(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Frame
 @pytest.mark.parametrize(
     "raw", [b"", b"plain", "Grüße 👩‍👩‍👧".encode(), b"\xff\x00\xed\xa0\x80half", bytes(range(256))]
 )
-def test_bytes_of_any_kind_travel(raw: bytes, engine: Engine, connection: FramedSocket) -> None:
+def test_arbitrary_bytes_pass_the_relay_unchanged(raw: bytes, engine: Engine, connection: FramedSocket) -> None:
     others: dict[str, list[Any]] = {"seed": [2**64 - 1], "top_p": [0.25], "stream": [False]}
     connection.send({"id": 1, "inputs": {"text_input": [text_of(raw)], **others}, "parameters": '{"a":1}'})
     engine.wait()
@@ -99,7 +99,7 @@ def test_a_relay_cancels_its_own_requests_only(
     assert engine.asked[0][2] != engine.asked[1][2]
 
 
-def test_a_relay_that_dies_leaves_all_its_requests(engine: Engine, connection: FramedSocket) -> None:
+def test_the_requests_of_a_dead_relay_are_cancelled(engine: Engine, connection: FramedSocket) -> None:
     connection.send({"id": 1, "inputs": {"text_input": ["a"]}})
     engine.wait()
     channel = engine.asked[0][1]
@@ -129,14 +129,14 @@ def test_an_engine_that_closes_ends_the_connection(
         connect(request.node.name)
 
 
-def test_a_frame_that_is_cut_off_ends_the_line() -> None:
+def test_a_truncated_frame_ends_the_connection() -> None:
     ours, theirs = socket.socketpair()
     theirs.sendall(ipc.HEADER.pack(100) + b'{"id": 1')
     theirs.close()
     assert FramedSocket(ours).receive() is None
 
 
-def test_an_engine_that_is_loaded_again_listens_once_the_one_before_has_gone(request: pytest.FixtureRequest) -> None:
+def test_a_reloaded_engine_listens_after_the_old_one_has_closed(request: pytest.FixtureRequest) -> None:
     before = Engine(request.node.name)
     after = Engine(request.node.name)
     connection = connect(request.node.name)
@@ -156,7 +156,7 @@ def test_an_engine_that_is_loaded_again_listens_once_the_one_before_has_gone(req
     after.relays.close()
 
 
-def test_a_process_of_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_from_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ipc.check_peer(ours)

@@ -1,4 +1,4 @@
-"""Tensors as requests, ids, error codes and metrics: the parts of a generator's adapter that need no server."""
+"""Tensors as requests, ids, error codes and metrics: the parts of a generator's adapter without a server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parsed(parameters: dict[str, Any] | None = None, /, **tensors: Any) -> Gener
     return request
 
 
-def test_tensors_become_settings() -> None:
+def test_tensors_become_the_settings_of_a_request() -> None:
     request = parsed(
         text_input="Grüße".encode(),
         max_tokens=7,
@@ -63,7 +63,7 @@ def test_parameters_are_settings_but_for_those_that_triton_reads() -> None:
     assert request.streams and request.deadline is not None
 
 
-def test_a_parameter_may_say_what_its_tensor_says() -> None:
+def test_a_parameter_may_repeat_but_not_contradict_its_tensor() -> None:
     assert parsed({"max_tokens": 5}, text_input=b"a", max_tokens=5).settings == {"max_tokens": 5}
     with pytest.raises(InvalidRequest, match="max_tokens is 6; it must be 5, as its tensor is"):
         parsed({"max_tokens": 6}, text_input=b"a", max_tokens=5)
@@ -82,7 +82,7 @@ def test_a_parameter_of_the_wrong_type_is_refused(name: str, value: Any) -> None
         parsed({name: value}, text_input=b"a")
 
 
-def test_counts_that_are_asked_for_add_up_over_the_pieces_of_a_text() -> None:
+def test_requested_token_counts_add_up_over_the_pieces() -> None:
     request = parsed(text_input=b"a", return_num_input_tokens=True, return_num_output_tokens=True)
     pieces = [Piece("a", input_tokens=3, output_tokens=tokens) for tokens in (1, 4, 6)]
     sent = [request.outputs(piece) for piece in pieces]
@@ -117,7 +117,7 @@ def test_a_control_request_needs_no_text() -> None:
         ),
     ],
 )
-def test_what_is_no_request_is_refused(tensors: dict[str, Any], message: str) -> None:
+def test_an_invalid_request_is_refused_by_its_field(tensors: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         parsed(**tensors)
 

@@ -1,4 +1,4 @@
-"""What is sent of the pieces of many requests: joined where they wait, in a fair order, each end once."""
+"""Responses to many requests: waiting pieces are joined, the order is fair, and each request ends once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def send_all(responses: ResponseWriter) -> None:
 
 
 def begun() -> tuple[ResponseWriter, GenerateRequest, Caller]:
-    """A queue in a long pause, and a request whose first piece, "a", is sent."""
+    """Return a writer in a long pause, and a request whose first piece, "a", is sent."""
     responses, (first, caller) = ResponseWriter(), opened()
     responses.put(first, [Piece("a")])
     send_all(responses)
@@ -35,7 +35,7 @@ def begun() -> tuple[ResponseWriter, GenerateRequest, Caller]:
     return responses, first, caller
 
 
-def test_pieces_that_wait_are_one_response() -> None:
+def test_waiting_pieces_are_joined_into_one_response() -> None:
     responses, (one, caller) = ResponseWriter(), opened()
     responses.put(one, [Piece("a", output_tokens=1, log_probs=(-1.0,))])
     responses.put(one, [Piece("b", output_tokens=2, log_probs=(-2.0,))])
@@ -45,7 +45,7 @@ def test_pieces_that_wait_are_one_response() -> None:
 
 
 @pytest.mark.parametrize("failure", [None, StepFailed("the step failed")])
-def test_nothing_comes_after_the_end(failure: StepFailed | None) -> None:
+def test_nothing_is_sent_after_the_final_response(failure: StepFailed | None) -> None:
     responses, (one, caller) = ResponseWriter(), opened()
     responses.put(one, [Piece("a", finish_reason=None if failure else "stop")], failure)
     responses.put(one, [Piece("b", finish_reason="length")])
@@ -87,12 +87,12 @@ def test_responses_go_out_in_the_order_they_came() -> None:
         responses.put(order[0], [Piece("c")])
     taken: list[GenerateRequest] = []
     while some := responses.take():
-        assert len(some) <= COALESCED_AT_ONCE  # a first piece that comes now waits for no more
+        assert len(some) <= COALESCED_AT_ONCE  # a first piece that arrives now waits for no other piece
         taken += some
     assert taken == order
 
 
-def test_what_waits_is_taken_at_the_end_though_a_pause_is_not_over() -> None:
+def test_taking_everything_ignores_the_pauses() -> None:
     responses, first, caller = begun()
     responses.put(first, [Piece("b")])
     assert responses.take() == []
@@ -101,7 +101,7 @@ def test_what_waits_is_taken_at_the_end_though_a_pause_is_not_over() -> None:
     assert caller.text == "ab"
 
 
-def test_the_wait_is_until_the_end_of_a_pause_and_only_where_something_waits() -> None:
+def test_the_writer_waits_only_while_pieces_are_held_back() -> None:
     responses, first, _ = begun()
     assert responses.wait() is None
     responses.put(first, [Piece("b")])

@@ -1,4 +1,4 @@
-"""Pairs in a template: the tokens of the whole, or its first ones and those behind the text."""
+"""Pairs in a template: the tokens of the whole text, or its first tokens and the template's last ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def settings(**changes: Any) -> Settings:
 
 
 def expected(tokenizer: Any, before: str, text: str, behind: str) -> tuple[list[int], int]:
-    """The ids of a filled template, and how many are left out, without any shortcut."""
+    """Return the ids of a filled template, and the number of omitted ids, without any shortcut."""
     ids, end = tokenizer([before + text + behind, behind], add_special_tokens=False)["input_ids"]
     return (ids if len(ids) <= LENGTH else ids[: LENGTH - len(end)] + end), max(0, len(ids) - LENGTH)
 
