@@ -1,4 +1,4 @@
-"""The engine, the images, and the models of the container tests: each is made once and kept."""
+"""Container engine, images and models of the container tests; each is made once and reused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_ENGINE = 3  # exit code of engine.sh
 
 @pytest.fixture(scope="session", autouse=True)
 def engine() -> None:
-    """A docker engine that answers; the tests are skipped where none can be had."""
+    """A docker engine that answers; the tests are skipped if there is none."""
     done = subprocess.run([Path(__file__).parent / "engine.sh", "up"], capture_output=True, text=True, check=False)
     if done.returncode == NO_ENGINE:
         pytest.skip(done.stdout.strip())
@@ -27,13 +27,13 @@ def engine() -> None:
 
 @pytest.fixture(scope="session")
 def image(engine: None) -> str:
-    """hfx's image of this checkout."""
+    """The image of hfx for this checkout."""
     return images.server()
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `model_repository`: an encoder, and a generator whose long text is known."""
+    """A folder with `model_repository`: an encoder, and a generator with a known long text."""
     place = tmp_path_factory.mktemp("checkout")
     repository = place / "model_repository"
     repository.mkdir()
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def both(image: str, folder: Path) -> Path:
-    """`folder`, in which `both/` is what `hfx deploy docker` wrote of its models, and the image is built."""
+    """`folder` with `both/`, written by `hfx deploy docker` for its models, and the built image."""
     typed("hfx deploy docker sentiment stories --name both --output both", folder)
     typed("docker build --quiet --tag both:26.07-cpu both", folder)
     return folder

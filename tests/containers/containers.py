@@ -1,4 +1,4 @@
-"""Containers of the tests: started by a line as the documents write it, watched, killed in parts, removed."""
+"""Containers started by documented command lines: helpers to watch them, kill their processes and remove them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 
 @dataclass(frozen=True)
 class Container:
-    """A container and the `docker run` that waits for its end; `http_url` and `grpc_url` are where it is published."""
+    """A container and the `docker run` that waits for its end; it is published at `http_url` and `grpc_url`."""
 
     name: str
     running: subprocess.Popen[bytes]
@@ -47,28 +47,28 @@ class Container:
 
     @property
     def log(self) -> str:
-        """All that it has printed."""
+        """Everything that the container has printed."""
         return self.output.read_text(errors="replace")
 
     @property
     def exit_code(self) -> int:
-        """The exit code, once it has ended."""
+        """The exit code, once the container has ended."""
         return self.running.wait(SECONDS)
 
     def state(self, template: str) -> Any:
-        """What `docker inspect` says of it."""
+        """Return the value of `template` by `docker inspect`."""
         return json.loads(run("docker", "inspect", "--format", f"{{{{json {template}}}}}", self.name))
 
     def exec(self, *command: str) -> str:
-        """What a command in it prints."""
+        """Return the output of a command in the container."""
         return run("docker", "exec", self.name, *command)
 
     def kill(self, pattern: str) -> None:
-        """SIGKILL to the processes in it whose command line has `pattern`: at least one."""
+        """Send SIGKILL to the processes in the container whose command line matches `pattern`: at least one."""
         assert self.exec("python3", "-c", KILL, pattern), pattern
 
     def wait_until_serving(self) -> None:
-        """Return when /health says so. Raises AssertionError with the log when it ends instead."""
+        """Wait for /health. Raises AssertionError with the log if the container ends instead."""
 
         def serves_or_ended() -> bool:
             return self.running.poll() is not None or status(f"{self.http_url}/health") == 200
@@ -79,9 +79,9 @@ class Container:
 
 @contextmanager
 def running(line: str, folder: Path, *options: str, serves: bool = True) -> Iterator[Container]:
-    """The container of a line with `docker run` (or of a run.sh), with more `options` of docker, typed in `folder`.
+    """Yield the container of a `docker run` line (or of a run.sh) with more `options` of docker, run in `folder`.
 
-    With `serves` it is in service. It is removed at the end.
+    With `serves`, it is in service. It is removed at the end.
     """
     name = f"hfx-tests-{secrets.token_hex(3)}"
     more = " ".join(["--name", name, *options])
@@ -100,26 +100,26 @@ def running(line: str, folder: Path, *options: str, serves: bool = True) -> Iter
 
 
 def typed(lines: str, folder: Path) -> str:
-    """What lines of a document print, typed in a shell in `folder`, where `hfx` is on PATH."""
+    """Return the output of lines of a document, run by a shell in `folder` with `hfx` on PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return run("bash", "-euo", "pipefail", "-c", lines, cwd=folder, env={**os.environ, "PATH": path})
 
 
 def answers(server: Any) -> None:
-    """Assert that the models of conftest.py answer as they must."""
+    """Check that the models of conftest.py answer correctly."""
     recites(server)
     assert infer(server.http_url, "sentiment", "A lovely garden, and kind people.") == "positive"
 
 
 def recites(server: Any) -> None:
-    """Assert that the generator does, in each way to ask it."""
+    """Check that the generator answers correctly through each interface."""
     expected = Recital().text("a", 60)
     for door, ask in DOORS.items():
         assert ask(server, Ask("stories", "a", {"max_tokens": 60})).text == expected, door
 
 
 def status(url: str, token: str = "", context: Any = None) -> int:
-    """The status of a GET; 0 where nothing answers."""
+    """Return the status of a GET, or 0 if nothing answers."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:

@@ -1,7 +1,8 @@
-"""Images that the tests need, of Debian's packages and of the Triton of nvidia-pytriton: no registry is asked for any.
+"""Images for the tests, made of Debian packages and of nvidia-pytriton's Triton, without any registry.
 
-`base()` makes one with NVIDIA's name, so that documented lines run as they are written. Its entry point, user and PATH
-are like NVIDIA's, but it is Debian 12 with Python 3.11. Each image is kept until what it is made of changes.
+`base()` makes an image with the name of NVIDIA's image, so that documented command lines run unchanged. Its entry
+point, user and PATH equal those of NVIDIA's image, but it is Debian 12 with Python 3.11. An image is reused until
+something that it is made of changes.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ SECONDS = 600.0
 
 
 def run(*words: str | Path, **options: Any) -> str:
-    """What a command prints. Raises AssertionError with its last lines where it fails."""
+    """Return the output of a command. Raises AssertionError with its last lines if it fails."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=SECONDS, **options)
     assert done.returncode == 0, f"{words[:8]}: {(done.stdout + done.stderr)[-3000:]}"
     return done.stdout
 
 
 def base() -> str:
-    """An image like NVIDIA's."""
+    """Return the name of an image like NVIDIA's."""
     wheel = find_wheel()
     triton = wheel.binary.parents[1]
     made_of = f"{wheel.binary.stat().st_size} {PACKAGES}".encode()
@@ -67,16 +68,16 @@ def base() -> str:
 
 
 def server() -> str:
-    """hfx's own image, by the line of docs/serving.md."""
+    """Return the name of hfx's own image, built by the line of docs/serving.md."""
     base()
     [line] = commands("docs/serving.md", "docker build")
     run("bash", "-c", line, cwd=ROOT)
-    run("docker", "image", "prune", "--force", "--filter", f"label={LABEL}")  # those of former checkouts
+    run("docker", "image", "prune", "--force", "--filter", f"label={LABEL}")  # images of earlier checkouts
     return SERVER
 
 
 def prometheus() -> str:
-    """Debian's Prometheus under the name that compose.yaml has."""
+    """Return the name of Debian's Prometheus, which is the one in compose.yaml."""
 
     def fill(context: Path) -> None:
         _debian()
@@ -91,7 +92,7 @@ def prometheus() -> str:
 
 
 def sagemaker() -> str:
-    """`base()` with AWS's start script."""
+    """Return the name of `base()` with AWS's start script."""
     script = Path(SAGEMAKER_SERVE).read_bytes()
 
     def fill(context: Path) -> None:
@@ -102,7 +103,7 @@ def sagemaker() -> str:
 
 
 def _debian() -> None:
-    """Debian 12 with what Triton and Python import."""
+    """Make Debian 12 with the packages that Triton and Python import."""
 
     def fill(context: Path) -> None:
         if shutil.which("mmdebstrap") is None:
@@ -117,7 +118,7 @@ def _debian() -> None:
 
 
 def _made(image: str, key: str, fill: Callable[[Path], None]) -> str:
-    """`image`, built in the context that `fill` fills, unless it is there and made of what `key` says."""
+    """Return `image`, built in the context that `fill` fills unless it exists and was made of the same `key`."""
     form = f'{{{{index .Config.Labels "{LABEL}"}}}}'
     done = subprocess.run(["docker", "image", "inspect", "--format", form, image], capture_output=True, text=True)
     if done.stdout.strip() != key:

@@ -1,4 +1,4 @@
-"""A bundle in the unmodified base image, by the lines of docs/deploy.md; behind the start script of SageMaker."""
+"""A bundle in the unmodified base image, by the lines of docs/deploy.md, and behind SageMaker's start script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PING = "http://127.0.0.1:8080/ping"
 
 
 def packages(deployment: Deployment) -> bundle.Packages:
-    """For the Python of the base image, which is that of these tests; numpy is in the image."""
+    """Packages for the Python of the base image, which is that of these tests; numpy is in the image."""
     return bundle.Packages(HERE, wheels_for(requirements(deployment, with_numpy=False)), with_numpy=False)
 
 
@@ -51,7 +51,7 @@ def test_a_bundle_answers_in_the_unmodified_image(engine: None, folder: Path) ->
 
 @pytest.mark.skipif(not images.SAGEMAKER_SERVE, reason="AWS's start script: HFX_TEST_SAGEMAKER_SERVE=FILE names it")
 def test_the_archive_answers_behind_the_start_script_of_sagemaker(engine: None, folder: Path) -> None:
-    """And a stop of that container is no drain: the script does not pass it on."""
+    """A stop of that container does not drain, as the start script does not pass the signal on."""
     endpoint, deployment = (
         folder / "endpoint",
         open_deployment(folder / "model_repository", ["stories"], triton="26.05"),

@@ -1,4 +1,4 @@
-"""The folder of `hfx deploy compose` with Debian's Prometheus, whose times are shortened; Grafana can't be had."""
+"""The folder of `hfx deploy compose` with Debian's Prometheus and shorter intervals. Grafana is not available."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def firing() -> set[str]:
     return {alert["labels"]["alertname"] for alert in asked("alerts")["alerts"] if alert["state"] == "firing"}
 
 
-def test_prometheus_reads_the_models_and_has_all_rules(stack: Path) -> None:
+def test_prometheus_scrapes_the_server_and_loads_every_rule(stack: Path) -> None:
     answers(SERVER)
     wait_until(lambda: [each["health"] for each in asked("targets")["activeTargets"]] == ["up"], "the target", 30)
     wait_until(lambda: asked("query?query=hfx_start_time_seconds")["result"], "a sample", 30)

@@ -1,4 +1,4 @@
-"""The folder of `hfx deploy docker` by the lines of the tutorial, and the Job that checks it."""
+"""The folder of `hfx deploy docker`, run by the lines of the tutorial, and the Job that verifies it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TUTORIAL = "docs/tutorial-deployment.md"
 
 @pytest.fixture(scope="module")
 def deployed(image: str, folder: Path) -> Path:
-    """The folder in which the tutorial's lines that write files were typed."""
+    """The folder in which the tutorial's file-writing lines were run."""
     lines = [line for line in commands(TUTORIAL, "hfx deploy") if "http" not in line]
     typed("\n".join(lines), folder)
     return folder
@@ -41,16 +41,14 @@ def test_the_lines_of_the_tutorial_build_run_check_and_stop(deployed: Path) -> N
         subprocess.run(["docker", "rm", "--force", "sentiment"], capture_output=True, check=False)
 
 
-def test_it_answers_as_confined_as_run_sh_has_it(container: Container) -> None:
+def test_the_container_answers_within_the_confinement_of_run_sh(container: Container) -> None:
     answers(container)
     host = container.state(".HostConfig")
     assert host["ReadonlyRootfs"] and host["CapDrop"] == ["ALL"] and host["Memory"] and host["NanoCpus"]
     assert container.exec("id", "-u").strip() == "1000"
 
 
-def test_the_job_of_the_manifests_finds_the_checkpoints_answers_in_its_confinement(
-    container: Container, both: Path
-) -> None:
+def test_the_verification_job_passes_within_its_confinement(container: Container, both: Path) -> None:
     typed("hfx deploy kubernetes sentiment stories --name both --output verified --image both:26.07-cpu", both)
     job = yaml.safe_load((both / "verified/verify/job.yaml").read_text())["spec"]["template"]["spec"]
     [spec] = job["containers"]
@@ -64,7 +62,7 @@ def test_the_job_of_the_manifests_finds_the_checkpoints_answers_in_its_confineme
 
 
 def confinement(pod: Any, spec: Any) -> list[str]:
-    """docker's options for the container `spec` of a pod."""
+    """Return docker's options for the container `spec` of a pod."""
     rights, volumes = spec["securityContext"], {volume["name"]: volume for volume in pod["volumes"]}
     assert rights["readOnlyRootFilesystem"] and rights["capabilities"] == {"drop": ["ALL"]}
     assert not rights["allowPrivilegeEscalation"]

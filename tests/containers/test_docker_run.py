@@ -30,7 +30,7 @@ def container(image: str, folder: Path) -> Iterator[Container]:
         yield served
 
 
-def test_it_answers_through_the_published_ports_and_is_healthy(container: Container) -> None:
+def test_the_container_answers_at_its_published_ports_and_is_healthy(container: Container) -> None:
     answers(container)
     wait_until(lambda: container.state(".State.Health.Status") == "healthy", "docker's verdict", 30)
 
@@ -39,7 +39,7 @@ def test_a_published_model_is_reloaded_by_the_documented_line(container: Contain
     container.exec("hfx", "reload", "--repository", "/models")
 
 
-def test_it_prints_what_holds_in_a_container(container: Container) -> None:
+def test_the_messages_at_the_start_are_those_for_a_container(container: Container) -> None:
     assert "Ready.\n" in container.log and "all that reach this port" in container.log
     assert "Ctrl-C" not in container.log and "this machine" not in container.log
 
@@ -53,7 +53,7 @@ def test_a_killed_process_is_replaced(killed: str, container: Container) -> None
     answers(container)
 
 
-def test_docker_does_not_call_it_unhealthy_while_tritonserver_is_replaced_again_and_again(container: Container) -> None:
+def test_repeated_replacements_of_tritonserver_leave_the_container_healthy(container: Container) -> None:
     began, states = time.monotonic(), set()
     for _ in range(4):
         said = len(container.log)

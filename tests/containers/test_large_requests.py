@@ -1,4 +1,4 @@
-"""Requests as large and as many as the front takes do not fill a container's memory."""
+"""Large requests, as many as the front accepts, do not exhaust a container's memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OOM_KILLS = f"grep -h '^oom_kill ' {FILES} 2>/dev/null; true"
 
 @pytest.mark.parametrize("options", [[], ["--memory", "900m"]], ids=["memory of run.sh", "900 MiB"])
 def test_large_requests_are_answered_or_refused_and_nothing_is_killed(options: list[str], both: Path) -> None:
-    """With 900 MiB the bodies that the front takes without regard to its memory are too much."""
+    """900 MiB are too little for all bodies that the front would accept without regard to its memory."""
     body = {"text_input": "a " * (15 * MIB // 2), "max_tokens": 4}
 
     def ask(_: int) -> int:

@@ -1,7 +1,7 @@
-"""The Deployment of `hfx deploy kubernetes` as a pod of podman: `podman kube play`, without a cluster.
+"""The Deployment of `hfx deploy kubernetes` as a pod of podman (`podman kube play`), without a cluster.
 
-podman 4.3 makes an emptyDir in memory a folder of the disk, which user 1000 can't write to, so /dev/shm
-is one of this machine's.
+podman 4.3 turns an emptyDir in memory into a folder on the disk that user 1000 can't write to, so the test mounts a
+/dev/shm of this machine instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLAIM = "hfx-tests-models"
 
 @pytest.fixture
 def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """podman of Debian; the test is skipped where it can't be had, or does not run."""
+    """Debian's podman; the test is skipped if it is missing or does not run."""
     if shutil.which("podman") is None or shutil.which("catatonit") is None:  # catatonit: the process of a pod
         line = ["apt-get", "install", "--yes", "--no-install-recommends", "podman", "catatonit"]
         if subprocess.run(line, capture_output=True, check=False).returncode != 0:
@@ -52,7 +52,7 @@ def memory() -> Iterator[Path]:
 def test_the_pod_of_the_deployment_answers(podman: None, memory: Path, image: str, folder: Path) -> None:
     number = run("docker", "image", "inspect", "--format", "{{.Id}}", image).strip()
     typed(f"podman image exists {number} || docker save {image} | podman load --quiet", folder)
-    run("podman", "image", "prune", "--force")  # those of former checkouts
+    run("podman", "image", "prune", "--force")  # images of earlier checkouts
     typed(f"hfx deploy kubernetes sentiment stories --output pod --claim {CLAIM}", folder)
     run("podman", "volume", "create", CLAIM)
     volume = run("podman", "volume", "inspect", "--format", "{{.Mountpoint}}", CLAIM).strip()

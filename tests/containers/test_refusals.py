@@ -1,4 +1,4 @@
-"""What a container with hfx's image says, and how it ends, when it may not or can't serve; keys and certificates."""
+"""Messages and exit codes of a container that may not or can't serve; API keys and client certificates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPEN = "-e HFX_INSECURE=1"
 
 @pytest.fixture(scope="module")
 def secrets(folder: Path) -> Path:
-    """Key files and certificates, which user 1000 may read, but for `closed`."""
+    """Key files and certificates that user 1000 may read, except for `closed`."""
     place = folder / "secrets"
     place.mkdir()
     (place / "keys").write_text(f"{KEY}\n")
@@ -61,7 +61,7 @@ def secrets(folder: Path) -> Path:
         "no models",
     ],
 )
-def test_what_can_not_serve_says_why_and_ends(
+def test_a_container_that_cannot_serve_exits_with_the_reason(
     options: str, code: int, words: list[str], image: str, folder: Path, secrets: Path
 ) -> None:
     line = f'{LINE} -v "$PWD/secrets:/run/secrets:ro" {options} {SERVER}'
@@ -72,8 +72,8 @@ def test_what_can_not_serve_says_why_and_ends(
         assert all(word in container.log for word in words), container.log
 
 
-def test_a_key_is_asked_for(image: str, folder: Path, secrets: Path) -> None:
-    """The first row of the table of docs/serving.md."""
+def test_a_key_file_makes_requests_need_a_key(image: str, folder: Path, secrets: Path) -> None:
+    """This is the first row of the table of docs/serving.md."""
     options = '-v "$PWD/secrets/keys:/run/secrets/keys:ro" -e HFX_API_KEY_FILE=/run/secrets/keys'
     with running(f"{LINE} {options} {SERVER}", folder) as container:
         url = f"{container.http_url}/v2/models/sentiment"
@@ -81,8 +81,8 @@ def test_a_key_is_asked_for(image: str, folder: Path, secrets: Path) -> None:
         assert "gRPC listens on 127.0.0.1 only" in container.log
 
 
-def test_client_certificates_are_asked_for(image: str, folder: Path, secrets: Path) -> None:
-    """The second row."""
+def test_a_client_ca_makes_requests_need_a_client_certificate(image: str, folder: Path, secrets: Path) -> None:
+    """This is the second row of the table of docs/serving.md."""
     files = {"TLS_CERT": "server.pem", "TLS_KEY": "server.key", "TLS_CLIENT_CA": "client.pem"}
     options = " ".join(f"-e HFX_{name}=/run/secrets/{file}" for name, file in files.items())
     line = f'{LINE} --no-healthcheck -v "$PWD/secrets:/run/secrets:ro" {options} {SERVER}'

@@ -14,7 +14,7 @@ from tests.rigs.servers.serve_process import serving
 pytestmark = pytest.mark.container
 
 
-def test_the_container_answers_is_replaced_and_is_removed(image: str, folder: Path) -> None:
+def test_a_killed_container_is_replaced_and_removed_at_the_end(image: str, folder: Path) -> None:
     # Its encoder's net needs NVIDIA's onnxruntime backend, which the image of these tests has not.
     with serving(folder / "model_repository", "--with", "docker", "--models", "stories") as served:
         served.grpc_url = served.ready["grpc_url"]  # type: ignore[attr-defined]

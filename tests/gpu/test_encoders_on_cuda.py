@@ -1,4 +1,4 @@
-"""An encoder's fp16 file on ONNX Runtime's CUDA provider: verified there, and with the CPU's answers."""
+"""An encoder's fp16 file on ONNX Runtime's CUDA provider is verified there and gives the CPU's answers."""
 
 from __future__ import annotations
 

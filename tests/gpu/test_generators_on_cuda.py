@@ -1,4 +1,4 @@
-"""The engine's fp16 files on ONNX Runtime's CUDA provider, against transformers' own models in float32."""
+"""The engine's fp16 files on ONNX Runtime's CUDA provider, compared with transformers in float32."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ENCODER_DECODERS = [name for name in tiny_generators.GENERATORS if name not in t
 
 
 def exported(folder: Path, name: str) -> tuple[Any, Path]:
-    """The random model `name` of transformers, and its engine folder for GPUs."""
+    """Return transformers' random model `name`, and its engine folder for GPUs."""
     model = tiny_generators.build(name)
     write_engine_folder(tiny_generators.save(folder, model), folder / "engine", FORMATS["fp16"], 127)
     return model, folder / "engine"
 
 
 def in_torch(model: Any, **ids: list[int]) -> NDArray[Any]:
-    """transformers' logits [tokens, vocabulary] of one row."""
+    """Return transformers' logits [tokens, vocabulary] of one row."""
     import torch
 
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_an_encoder_decoder_has_the_logits_of_transformers(tmp_path: Path, name:
 
 @pytest.mark.parametrize("beams", [2, 8])
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
-def test_beams_share_a_source_and_nothing_else(tmp_path: Path, name: str, beams: int) -> None:
+def test_beams_of_one_source_have_the_logits_of_transformers_on_the_gpu(tmp_path: Path, name: str, beams: int) -> None:
     model, folder = exported(tmp_path, name)
     sources, answers = graph_rows.random_rows(LENGTHS), graph_rows.random_rows([6] * beams * len(LENGTHS), seed=1)
     logits = graph_rows.decoded(folder, sources, answers, beams, provider="CUDA")
@@ -83,7 +83,7 @@ def test_beams_share_a_source_and_nothing_else(tmp_path: Path, name: str, beams:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
-def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, name: str) -> None:
+def test_a_prompt_in_two_chunks_has_the_logits_of_the_whole_on_the_gpu(tmp_path: Path, name: str) -> None:
     model, folder = exported(tmp_path, name)
     (prompt,) = graph_rows.random_rows([40])
     row = graph_rows.Rows(folder, 1, provider="CUDA")
@@ -92,8 +92,8 @@ def test_a_chunk_behind_a_past_continues_one_row(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
-def test_requests_that_join_and_are_cancelled_leave_the_others_alone(tmp_path: Path, name: str) -> None:
-    """Of random weights, whose next tokens are near ties, one text in ten may differ in another batch."""
+def test_batching_and_cancellation_change_few_texts_on_the_gpu(tmp_path: Path, name: str) -> None:
+    """With random weights, next tokens are near ties, so one text in ten may differ in another batch."""
     _, folder = exported(tmp_path, name)
     rng = random.Random(0)
     start = (2,) if name == "bart" else ()
@@ -134,7 +134,7 @@ def test_an_export_is_verified_on_the_gpu_and_answers_there(tmp_path: Path, chec
 
 
 def test_layers_run_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only shapes, of a few bytes, are computed on the CPU; no keys or values are copied."""
+    """Only shapes of a few bytes are computed on the CPU, and no keys or values are copied."""
     _, folder = exported(tmp_path, "gpt2")
     options, opened = sessions.session_options, []
 

@@ -1,1 +1,1 @@
-"""What tests share: see README.md."""
+"""Helpers that several tests share; see README.md."""

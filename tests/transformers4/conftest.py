@@ -1,4 +1,4 @@
-"""These tests run with the extra `[optimum]` (`make test-full`): they need optimum's exporter and transformers 4.57."""
+"""Tests that need optimum's exporter and transformers 4.57: the extra `[optimum]` (`make test-full`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hfx export --exporter optimum`: the same gate, and a graph that answers like the traced one."""
+"""`hfx export --exporter optimum` passes the same gate, and its graph answers like the traced one."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def published(folder: Path, task: str, exporter: Exporter) -> Manifest:
 
 
 @pytest.mark.parametrize("task", HEADS)
-def test_it_is_gated_and_published(task: str, tmp_path: Path) -> None:
+def test_an_export_by_optimum_passes_the_gate_and_is_published(task: str, tmp_path: Path) -> None:
     manifest = published(tmp_path, task, "optimum")
     assert manifest.choices["graph"] == "optimum"
     assert manifest.parity["cpu"]["agreement"] == 1.0
     assert "optimum" in manifest.versions
 
 
-def test_it_answers_like_the_traced_graph(tmp_path: Path) -> None:
+def test_optimums_graph_answers_like_the_traced_graph(tmp_path: Path) -> None:
     requests = [{"text_input": text, "top_k": 3} for text in ("a good film", "the cat sat in paris .")]
     answers = []
     for exporter in ("own", "optimum"):
@@ -54,7 +54,7 @@ def test_it_answers_like_the_traced_graph(tmp_path: Path) -> None:
     "model_type", ["bert", "roberta", "distilbert", "mpnet", "deberta-v2", "albert", "electra", "bart"]
 )
 def test_the_traced_graph_has_no_more_nodes_than_optimums(model_type: str) -> None:
-    """It is no harder for a runtime: the same operators, but for a few of the masks; of DeBERTa half as many."""
+    """The traced graph has the same operators except for a few of the masks; DeBERTa's has half as many."""
     task = usual_kind("text-classification")
     counts = []
     for exporter in ("own", "optimum"):

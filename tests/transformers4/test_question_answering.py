@@ -1,4 +1,4 @@
-"""Our copy of the question-answering pipeline's rules gives the answers of the pipeline itself."""
+"""Our copy of the question-answering rules gives the answers of transformers' own pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUESTIONS = ("Where did Anna go?", "Who?", "[CLS] <s> who?")
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("scale", [0.1, 0.5, 1.5])
 @pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
-def test_answers_are_the_pipelines(name: str, scale: float, side: str) -> None:
+def test_our_copy_of_the_rules_gives_the_answers_of_the_pipeline(name: str, scale: float, side: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
     tokenizer.padding_side = side
     model = random_reader(tokenizer, scale)
@@ -38,7 +38,7 @@ def test_answers_are_the_pipelines(name: str, scale: float, side: str) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", ["answers-bert", "topics-roberta"])
-def test_settings_give_the_pipelines_answers(name: str, settings: dict[str, Any]) -> None:
+def test_settings_of_the_pipeline_give_the_same_answers(name: str, settings: dict[str, Any]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint(name))
     for scale in (0.1, 0.5):
         model = random_reader(tokenizer, scale)

@@ -1,8 +1,8 @@
 """Small generators and tokenizers as transformers 4.57 writes them, with its own answers: the files in `written/`.
 
-`python -m tests.transformers4.writing`, run with the extra `[optimum]`, writes them anew. Only what versions 4 and 5
-mean different things by is kept: heads and tables, tied and not, the scale of T5's head, bad words, the clean-up of
-byte-pair texts, and tokenizer.json files that are not what their class usually has.
+`python -m tests.transformers4.writing`, run with the extra `[optimum]`, writes them again. The files cover only what
+versions 4 and 5 read differently: heads and tables, tied and not, the scale of T5's head, bad words, the clean-up of
+byte-pair texts, and tokenizer.json files that differ from what their class usually has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.rigs.checkpoints import tiny_checkpoints
 WRITTEN = Path(__file__).parent / "written"
 VOCABULARY = 24
 SOURCE = [5, 6, 7, 8, 9, 1]
-ANSWER = [0, 11, 12, 13]  # what a decoder reads
+ANSWER = [0, 11, 12, 13]  # the decoder's input
 GPT2 = {
     "vocab_size": VOCABULARY,
     "n_embd": 8,
@@ -74,7 +74,7 @@ TEXT = "it 's n't so , is it ?"
 
 
 def random_model(name: str) -> Any:
-    """The model `name` with large random weights."""
+    """Return the model `name` with large random weights."""
     import torch
     import transformers
 
@@ -90,7 +90,7 @@ def random_model(name: str) -> Any:
 
 
 def logits(model: Any) -> list[list[float]]:
-    """The model's own logits: of SOURCE, or of ANSWER after it."""
+    """Return the model's own logits of SOURCE, or of ANSWER after it."""
     import torch
 
     decoder = {"decoder_input_ids": torch.tensor([ANSWER])} if model.config.is_encoder_decoder else {}
@@ -100,7 +100,7 @@ def logits(model: Any) -> list[list[float]]:
 
 
 def write(name: str, folder: Path) -> None:
-    """The checkpoint `name` and what its writer answers, in answers.json."""
+    """Write the checkpoint `name`, and its writer's answers in answers.json."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -118,7 +118,10 @@ def write(name: str, folder: Path) -> None:
 
 
 def bad_words(model: Any) -> dict[str, Any]:
-    """What follows PROMPT, where the likeliest token would end a bad word that begins with the prompt's first token."""
+    """Return bad words and the continuation of PROMPT without them.
+
+    One bad word is the whole prompt and its likeliest next token.
+    """
     import torch
 
     def continued(words: list[list[int]] | None) -> list[int]:
@@ -134,7 +137,7 @@ def bad_words(model: Any) -> dict[str, Any]:
 
 
 def cleaned_text(folder: Path) -> dict[str, Any]:
-    """A byte-pair tokenizer that cleans up, and what it makes of TEXT's tokens."""
+    """Write a byte-pair tokenizer that cleans up, and return its text of TEXT's tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import GPT2TokenizerFast
 
@@ -159,12 +162,12 @@ PAIR = "b film"
 
 
 def word_pieces() -> Any:
-    """BERT's, by its own class."""
+    """Return BERT's tokenizer by its own class."""
     return tiny_checkpoints.tokenizer()
 
 
 def without_end() -> Any:
-    """BERT's, with a template that begins a text and does not end it."""
+    """Return BERT's tokenizer with a template that begins a text and does not end it."""
     from tokenizers import processors
 
     made = word_pieces()
@@ -175,7 +178,7 @@ def without_end() -> Any:
 
 
 def other_normalizer() -> Any:
-    """BERT's, with another normalizer."""
+    """Return BERT's tokenizer with another normalizer."""
     from tokenizers import normalizers
 
     made = word_pieces()
@@ -184,7 +187,7 @@ def other_normalizer() -> Any:
 
 
 def other_splitter() -> Any:
-    """BERT's, split at blanks, with a token that was added."""
+    """Return BERT's tokenizer, split at blanks, with an added token."""
     from tokenizers import pre_tokenizers
 
     made = word_pieces()
@@ -194,7 +197,7 @@ def other_splitter() -> Any:
 
 
 def bare_byte_level() -> Any:
-    """RoBERTa's without a template."""
+    """Return RoBERTa's tokenizer without a template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import RobertaTokenizerFast
 
@@ -205,7 +208,7 @@ def bare_byte_level() -> Any:
 
 
 def lower_sentence_pieces() -> Any:
-    """T5's, which makes letters small."""
+    """Return T5's tokenizer, which lowercases."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import T5TokenizerFast
 
@@ -226,14 +229,14 @@ TOKENIZERS = {
 
 
 def tokenized(tokenizer: Any) -> dict[str, Any]:
-    """Ids of TEXTS alone and before PAIR, and the texts of the first."""
+    """Return the ids of TEXTS alone and before PAIR, and the texts of the former."""
     ids = [tokenizer(text)["input_ids"] for text in TEXTS]
     pairs = [tokenizer(text, PAIR)["input_ids"] for text in TEXTS]
     return {"ids": ids, "pairs": pairs, "texts": [tokenizer.decode(row) for row in ids]}
 
 
 def write_tokenizer(name: str, folder: Path) -> None:
-    """The tokenizer `name` and what its writer makes of TEXTS, in answers.json."""
+    """Write the tokenizer `name`, and its writer's results for TEXTS in answers.json."""
     from transformers import AutoTokenizer
 
     TOKENIZERS[name]().save_pretrained(folder)
@@ -243,7 +246,7 @@ def write_tokenizer(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Write all of CHECKPOINTS and TOKENIZERS anew."""
+    """Write all of CHECKPOINTS and TOKENIZERS again."""
     shutil.rmtree(WRITTEN, ignore_errors=True)
     for name in CHECKPOINTS:
         write(name, WRITTEN / name)

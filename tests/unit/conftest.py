@@ -39,9 +39,9 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def few_ordinary_texts(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Encoders of this test are compared on a quarter of the ordinary texts, and on all at the edges.
+    """Compare encoders of this test on a quarter of the ordinary texts, and on all edge cases.
 
-    In make test-full on all. For tests that compare answers with a library's themselves.
+    make test-full compares them on all texts. For tests that compare the answers with a library's themselves.
     """
     with pytest.MonkeyPatch.context() as patch:
         if "not full" in pytestconfig.option.markexpr:
@@ -51,6 +51,6 @@ def few_ordinary_texts(pytestconfig: pytest.Config) -> Iterator[None]:
 
 @pytest.fixture
 def few_texts() -> Iterator[None]:
-    """Exports of this test are compared on few texts."""
+    """Compare exports of this test on few texts."""
     with published.few_texts():
         yield

@@ -1,6 +1,6 @@
-"""The cache of built folders, outside the checkout: `ROOT/<digest>/<name>`, so that a folder's name is the plain one.
+"""The cache of built folders, outside the checkout: `ROOT/<digest>/<name>`, so that a folder has its plain name.
 
-A folder appears by one rename, whole or not at all; one process builds, the others wait.
+A folder appears by one rename, whole or not at all; one process builds, and the others wait.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Checkpoints, published models made of them, and what answers as they must."""
+"""Checkpoints, models published from them, and references for their answers."""

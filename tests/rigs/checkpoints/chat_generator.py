@@ -1,6 +1,6 @@
-"""A model of chats whose tokenizer begins texts with a token that its chat template does not write.
+"""A chat model whose tokenizer begins texts with a token that its chat template does not write.
 
-Its weights are random; what it answers is told by transformers' generate.
+Its weights are random; transformers' generate gives the expected answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ POSITIONS = 512
 
 
 def save(folder: Path) -> Path:
-    """The checkpoint in `folder`, as save_pretrained writes it."""
+    """Save the checkpoint in `folder`, as save_pretrained writes it."""
     tokenizer = KINDS[KIND]()
     tokenizer.chat_template = TEMPLATES[TEMPLATE]
     ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
@@ -27,7 +27,7 @@ def save(folder: Path) -> Path:
 
 
 def answered(folder: Path, messages: Any, tokens: int) -> tuple[str, int]:
-    """What transformers' generate says to `messages` in so many tokens, and the number of tokens of its prompt."""
+    """Return the `tokens` that transformers' generate gives after `messages`, and the prompt's number of tokens."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -1,6 +1,6 @@
-"""The kinds of tokenizers that chat models have, templates of chats, conversations, and a renderer for them.
+"""Tokenizers of the kinds that chat models have, chat templates, conversations, and a renderer for them.
 
-The kinds differ in what a text gets before and behind it where special tokens are added, and in where "▁" goes.
+The kinds differ in the special tokens around a text and in where they put "▁".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MARKS = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>
 
 
 def _chatting(wrapped: Any, single: str, begin: str, end: str) -> Any:
-    """The tokenizer with MARKS, `begin` and `end` as tokens, and `single` as what becomes of a text."""
+    """Return the tokenizer with MARKS, `begin` and `end` as tokens; `single` is its template of one text."""
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
@@ -33,7 +33,7 @@ def _chatting(wrapped: Any, single: str, begin: str, end: str) -> Any:
 
 
 def _metaspace() -> Any:
-    """Pieces learned with "▁" before the first word of a text only, as Llama 2's converted tokenizers."""
+    """Return a tokenizer with "▁" before the first word of a text only, as Llama 2's converted tokenizers."""
     from tokenizers import pre_tokenizers
 
     wrapped = tokenization.train("t5", LINES, 400, 64)
@@ -79,7 +79,7 @@ CONVERSATIONS = (
 
 
 def run(render: Callable[[ChatRenderer], Awaitable[Any]]) -> Any:
-    """What `render` makes with a renderer, whose processes end then."""
+    """Return the result of `render` with a renderer, whose processes end afterwards."""
 
     async def main() -> Any:
         renderer = ChatRenderer()

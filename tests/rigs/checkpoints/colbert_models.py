@@ -42,7 +42,7 @@ PYLATE: dict[str, Any] = {
 
 
 def write_stanford(folder: Path, recipe: Recipe | None = None, width: int = WIDTH, **metadata: Any) -> Path:
-    """A BERT with `linear.weight` beside it; `metadata` that are None are left out."""
+    """Write a BERT with `linear.weight` beside it; fields of `metadata` that are None are left out."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -63,9 +63,10 @@ def write_pylate(
     kind: str = "pylate.models.Dense.Dense",
     **config: Any,
 ) -> Path:
-    """A transformer, `dense` layers of tokens and markers in the tokenizer; `config` that is None is left out.
+    """Write a transformer, `dense` layers of tokens and markers in the tokenizer, as PyLate does.
 
-    The transformer is a BERT, or of a `model_type` with a trained tokenizer of a kind.
+    Fields of `config` that are None are left out. The transformer is a BERT, or of a `model_type` with a trained
+    tokenizer of a kind.
     """
     import torch
     from safetensors.torch import save_file
@@ -105,7 +106,7 @@ def write_pylate(
 
 
 def change(file: Path, **fields: Any) -> None:
-    """Give a JSON file other fields; those that are None are left out."""
+    """Set fields of a JSON file; fields that are None are removed."""
     _write(file, json.loads(file.read_text()) | fields)
 
 

@@ -1,4 +1,4 @@
-"""Small random decoders that rank, as they are published: by the logits of two tokens, or with a head of one label."""
+"""Small random decoders as re-rankers: by the logits of two tokens, or with a head of one label."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX = (
 )
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 CONTENT = "<Instruct>: {}\n<Query>: {}\n<Document>: {}"
-# As that of Qwen3-Reranker; jinja2 drops the last line's end.
+# Qwen3-Reranker's template; jinja2 drops the end of the last line.
 QWEN_TEMPLATE = (
     '{%- set instruction = messages | selectattr("role", "eq", "system") | map(attribute="content") | first | default("'
     + INSTRUCTION
@@ -49,7 +49,7 @@ class Ranker:
 
 
 def pieces(ranker: Ranker) -> Any:
-    """Qwen's byte-level pieces, with the tokens of its chats, "yes" and "no"; padding is none of them."""
+    """Return Qwen's byte-level pieces with the tokens of its chats, "yes" and "no"; none of them is padding."""
     from transformers import Qwen2Tokenizer
 
     texts = [*TEXTS, PREFIX + CONTENT.format(INSTRUCTION, "", "") + SUFFIX, *["yes", "no"] * 20] * 4
@@ -66,7 +66,7 @@ def pieces(ranker: Ranker) -> Any:
 
 
 def write_decoder(folder: Path, ranker: Ranker, auto_class: str = "AutoModelForCausalLM", **config: Any) -> Any:
-    """Save a decoder and its tokenizer as transformers does; the tokenizer."""
+    """Save a decoder and its tokenizer as transformers does; return the tokenizer."""
     tokenizer = pieces(ranker)
     sizes = {"vocab_size": len(tokenizer) + 3, "max_position_embeddings": POSITIONS}
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -77,7 +77,10 @@ def write_decoder(folder: Path, ranker: Ranker, auto_class: str = "AutoModelForC
 
 
 def write_logit_ranker(folder: Path, ranker: Ranker, both: bool = True, **settings: Any) -> Any:
-    """Save a CrossEncoder that scores by the logit of "yes", with `both` less that of "no"; as the library reads it."""
+    """Save a CrossEncoder that scores by the logit of "yes", and return it as the library reads it.
+
+    With `both`, the logit of "no" is subtracted.
+    """
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.cross_encoder.modules import LogitScore
@@ -93,7 +96,7 @@ def write_logit_ranker(folder: Path, ranker: Ranker, both: bool = True, **settin
 
 
 def write_classifier(folder: Path, ranker: Ranker, labels: int = 1, **settings: Any) -> Any:
-    """Save a CrossEncoder of a decoder with a head of `labels`; as the library reads it."""
+    """Save a CrossEncoder of a decoder with a head of `labels`, and return it as the library reads it."""
     from sentence_transformers import CrossEncoder
 
     write_decoder(folder / "base", ranker, "AutoModelForSequenceClassification", num_labels=labels)

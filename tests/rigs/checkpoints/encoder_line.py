@@ -1,7 +1,7 @@
-"""The served line without a server: our own encoding, the checkpoint's torch model, our own postprocessing.
+"""The steps of a served encoder without a server: hfx's encoding, the torch model, hfx's postprocessing.
 
-The model sees every sequence alone and unpadded, as it does in transformers' pipelines: equal token ids then give equal
-logits, so that answers can be compared for equality and not within a tolerance.
+The model sees every sequence alone and unpadded, as in transformers' pipelines. Equal token ids then give equal logits,
+so that tests can compare answers for equality instead of within a tolerance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def widths(max_length: int) -> tuple[int, ...]:
 
 
 def encoder_for(tokenizer: Any, task: str, folder: Path, **changed: Any) -> Encoder:
-    """The encoder of a transformers tokenizer, through the file that an export would write."""
+    """Return the encoder of a transformers tokenizer, read from the file that an export would write."""
     backend = tokenizer.backend_tokenizer
     backend.no_padding()
     backend.no_truncation()
@@ -52,14 +52,14 @@ def encoder_for(tokenizer: Any, task: str, folder: Path, **changed: Any) -> Enco
 
 
 def postprocessor_for(folder: Path, **settings: Any) -> Postprocessor:
-    """The postprocessor of settings that are written to `folder`."""
+    """Return the postprocessor of settings that are written to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     return open_postprocessor(folder)
 
 
 def encoded(encoder: Encoder, items: list[Any]) -> Tensors:
-    """The tensors of one request; a refused item fails the test."""
+    """Return the tensors of one request; a refused item fails the test."""
     rows = encoder.encode(items)
     refused = [row for row in rows if isinstance(row, InvalidInput)]
     assert not refused, refused
@@ -67,7 +67,10 @@ def encoded(encoder: Encoder, items: list[Any]) -> Tensors:
 
 
 def run_torch(model: Any, fed: Mapping[str, NDArray[Any]], names: tuple[str, ...]) -> Tensors:
-    """The model's outputs `names` as the net gives them: the rows (and sequences) first, a width padded with zeros."""
+    """Return the model's outputs `names` as the net gives them.
+
+    The rows (and sequences) come first; a width is padded with zeros.
+    """
     mask = fed["attention_mask"]
     leading, width = mask.shape[:-1], mask.shape[-1]
     per_token = not type(model).__name__.endswith("SequenceClassification")
@@ -94,7 +97,7 @@ def _run_one(model: Any, feed: Mapping[str, NDArray[Any]], names: tuple[str, ...
 
 
 def random_bert(head: str, tokenizer: Any, scale: float, seed: int, **config: Any) -> Any:
-    """A Bert`head` with an opinion on every token of `tokenizer`; a larger `scale` makes it surer."""
+    """Return a Bert`head` that depends on every token of `tokenizer`; a larger `scale` makes it more certain."""
     import transformers
 
     torch.manual_seed(seed)
@@ -131,7 +134,7 @@ EDGE_TEXTS = (
 
 
 def check_equal_fills(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
-    """Filled masks as those of transformers' pipeline; scores are sums in another order."""
+    """Check that filled masks equal those of transformers' pipeline, whose scores are summed in another order."""
     if isinstance(expected[0], list):
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):

@@ -1,6 +1,6 @@
-"""Tokenizers of every kind of decoder that generators have, trained on a few lines of many scripts.
+"""Tokenizers with every kind of decoder that generators have, trained on a few lines in many scripts.
 
-Owns the lines, the torturous texts and the pipelines; knows no model.
+This module owns the lines, the difficult texts and the pipelines of tokenizers; it knows no model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def word_pieces() -> Any:
 
 
 def byte_fallback() -> Any:
-    """As Llama's and Gemma's: spaces are "▁", and characters without a piece are bytes."""
+    """Return a tokenizer as Llama's and Gemma's: spaces are "▁", and characters without a piece are bytes."""
     from tokenizers import Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
@@ -54,7 +54,7 @@ def byte_fallback() -> Any:
 
 
 def word_ends() -> Any:
-    """As CTRL's and XLM's: the last piece of a word has a suffix."""
+    """Return a tokenizer as CTRL's and XLM's: the last piece of a word has a suffix."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -86,7 +86,7 @@ def no_decoder() -> Any:
 
 
 def replacing() -> Any:
-    """Some tokens have no text at all, as in tokenizers that map letters to phonemes."""
+    """Return a tokenizer in which some tokens have no text, as in tokenizers that map letters to phonemes."""
     from tokenizers import decoders
 
     steps = [decoders.Replace("x", ""), decoders.Replace("q", ""), decoders.Replace("cat", "dog"), decoders.Fuse()]
@@ -94,7 +94,7 @@ def replacing() -> Any:
 
 
 def unknown_decoder() -> Any:
-    """CTC leaves out repeated tokens: not one of the decoders that are decoded token by token."""
+    """Return a tokenizer with the CTC decoder, which drops repeated tokens and can't decode token by token."""
     from tokenizers import decoders
 
     return _words(decoders.CTC("x", " ", cleanup=True))
@@ -113,5 +113,5 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 def random_text(draw: random.Random, length: int = 40) -> str:
-    """Characters of many scripts, joined without sense."""
+    """Return random characters of many scripts."""
     return "".join(draw.choice(LETTERS) for _ in range(draw.randrange(length)))

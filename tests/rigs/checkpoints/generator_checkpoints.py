@@ -1,4 +1,4 @@
-"""Generators of tiny_generators.py as whole checkpoints: weights, a tokenizer of letters, and generation settings."""
+"""Complete checkpoints of tiny_generators.py: weights, a tokenizer of letters, and generation settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST = 60
 
 
 def tokenizer() -> Any:
-    """One token a letter; id 0 is the end."""
+    """Return a tokenizer of one token a letter; id 0 is the end."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
@@ -35,13 +35,13 @@ def tokenizer() -> Any:
 
 
 def save(folder: Path, name: str, generation: dict[str, Any] | None = None, **config: Any) -> Path:
-    """The checkpoint `name` of tiny_generators in `folder`; `generation` are fields of generation_config.json."""
+    """Save the checkpoint `name` of tiny_generators; `generation` are fields of generation_config.json."""
     ends = {"eos_token_id": 0, "pad_token_id": 0, "bos_token_id": None}
     return save_whole(folder, tiny_generators.build(name, **ends, **config), tokenizer(), generation or {})
 
 
 def save_whole(folder: Path, model: Any, tokenizer: Any, generation: dict[str, Any]) -> Path:
-    """A model and its tokenizer in `folder`; `generation` are further fields of generation_config.json."""
+    """Save a model and its tokenizer in `folder`; `generation` are further fields of generation_config.json."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     file = folder / "generation_config.json"
@@ -50,7 +50,7 @@ def save_whole(folder: Path, model: Any, tokenizer: Any, generation: dict[str, A
 
 
 def write_version(checkpoint: Path, folder: Path) -> Path:
-    """What serves the checkpoint, without the gate: an fp32 engine for CPUs and its text files. Returns `folder`."""
+    """Write an fp32 engine for CPUs and the text files of the checkpoint, without the gate; return `folder`."""
     source = open_checkpoint(str(checkpoint))
     plan = make_plan(source, ExportOptions(precision="fp32", device="cpu"))
     assert isinstance(plan, GeneratorPlan)

@@ -1,7 +1,7 @@
-"""Published models that tests share: each is exported once and cached by a digest of what made it.
+"""Published models that several tests share: each is exported once and cached by a digest of its inputs.
 
 The key holds the checkpoint, the options, the text of every source file that takes part in an export, the versions of
-the libraries, and the processor's instructions: a changed line of the exporter makes all models anew.
+the libraries, and the processor's instructions. A changed line of the exporter therefore exports every model again.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ GENERATORS = ("stories", "summaries", "short-summaries")  # tasks of the zoo
 def export_zoo(
     checkpoint: str, repository: Path, name: str, precision: str, runtime: str = "auto", **options: Any
 ) -> Manifest:
-    """Publish a zoo checkpoint, exported for CPU, in `repository`; the cached export where there is one.
+    """Publish a zoo checkpoint, exported for CPU, in `repository`, from the cached export if there is one.
 
     Generators are compared on few texts, of whose tokens int8 may change a tenth: summaries-t5 loses 6 % in all texts,
-    by which test_export_generation_trained.py judges.
+    which test_export_generation_trained.py checks.
     """
     if zoo.recipes.BY_NAME[checkpoint].task in GENERATORS and precision == "int8":
         options = {"max_drop": 0.1, **options}
@@ -54,7 +54,7 @@ def export_zoo(
 
 
 def export_checkpoint(checkpoint: Path, repository: Path, steps: Any = None, **options: Any) -> Manifest:
-    """Publish the checkpoint of a folder in `repository`: fp32 for CPUs and ONNX Runtime, unless `options` differ."""
+    """Publish the checkpoint of a folder: fp32 for CPUs and ONNX Runtime, unless `options` say otherwise."""
     chosen: Any = {"precision": "fp32", "device": "cpu", "cpu_runtime": "onnxruntime", **options}
     plan = make_plan(open_checkpoint(str(checkpoint)), ExportOptions(repository=repository, **chosen))
     return export(plan, lambda title: nullcontext(), steps)
@@ -62,14 +62,14 @@ def export_checkpoint(checkpoint: Path, repository: Path, steps: Any = None, **o
 
 @contextmanager
 def few_texts() -> Iterator[None]:
-    """Generators are compared on as many texts as a larger checkpoint: what is wrong in a tiny one is wrong in all."""
+    """Compare generators on as few texts as a larger checkpoint; a fault of a tiny model shows in all texts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prompts, "EFFORTS", prompts.EFFORTS[1:])
         yield
 
 
 def _exported(checkpoint: str, options: dict[str, Any]) -> Path:
-    """The cached repository of one model."""
+    """Return the cached repository of one model."""
     parts = {"checkpoint": zoo.key(zoo.recipes.BY_NAME[checkpoint]), "options": options, "maker": _maker()}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -83,7 +83,7 @@ def _exported(checkpoint: str, options: dict[str, Any]) -> Path:
 
 @cache
 def _maker() -> dict[str, str]:
-    """What every export depends on: sources, libraries, processor."""
+    """Return everything that an export depends on: sources, libraries, processor."""
     digest = hashlib.sha256()
     for part in SOURCES:
         path = PACKAGE / part

@@ -1,7 +1,8 @@
 """The rules of transformers' question-answering pipeline, which transformers 5 no longer has.
 
-Written from its behaviour in 4.57.6, and held against it wherever that is installed (tests/transformers4). Naive and
-slow on purpose: what hfx serves is compared with this.
+They are written from the pipeline's behaviour in 4.57.6, and compared with the pipeline wherever that version is
+installed (tests/transformers4). The code is naive and slow on purpose: it is the reference for the answers that hfx
+serves.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Window:
 
 
 def windows(tokenizer: Any, question: str, context: str, doc_stride: int | None = None) -> list[Window]:
-    """The windows over `context`, each behind the question (before it, where the tokenizer pads on the left)."""
+    """Return the windows over `context`, each behind the question (before it if the tokenizer pads on the left)."""
     question_first = tokenizer.padding_side == "right"
     length = min(tokenizer.model_max_length, WINDOW)
     encoded = tokenizer(
@@ -53,7 +54,7 @@ def windows(tokenizer: Any, question: str, context: str, doc_stride: int | None 
 
 
 def best_answer(model: Any, tokenizer: Any, question: str, context: str) -> Answer | None:
-    """`answer`, its `score`, and its `start` and `end` in the characters of `context`; None where there is none."""
+    """Return `answer`, `score`, and `start` and `end` in the characters of `context`; None if there is no answer."""
     return next(iter(best_answers(model, tokenizer, question, context)), None)
 
 
@@ -67,7 +68,7 @@ def best_answers(
     doc_stride: int | None = None,
     handle_impossible_answer: bool = False,
 ) -> list[Answer]:
-    """The best answers, best first, by the pipeline's settings of these names."""
+    """Return the best answers, best first; the settings have the names of the pipeline's."""
     sequence = int(tokenizer.padding_side == "right")
     answers: list[Answer] = []
     nothing: list[float] = []
@@ -89,7 +90,7 @@ def best_answers(
 
 
 def scores(model: Any, window: Window, names: list[str]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Of each token, how likely an answer starts and ends there."""
+    """Return for each token the likelihood that an answer starts or ends there."""
     import torch
 
     with torch.no_grad():
@@ -101,7 +102,7 @@ def scores(model: Any, window: Window, names: list[str]) -> tuple[NDArray[np.flo
 def spans(
     starts: NDArray[np.float32], ends: NDArray[np.float32], window: Window, longest: int, count: int
 ) -> Iterator[tuple[int, int, float]]:
-    """First token, last token and score of the best `count` spans of a window that may be answers."""
+    """Yield first token, last token and score of each of the best `count` spans that may be an answer."""
     length = len(window.allowed)
     found = [
         (first, last, starts[first] * ends[last])
@@ -115,14 +116,14 @@ def spans(
 
 
 def probabilities(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Of each token; the first one's says that there is no answer."""
+    """Return the probability of each token; the first token's is that of no answer."""
     masked = np.where(allowed, logits, np.float32(IMPOSSIBLE))
     shares = np.exp(masked - masked.max())
     return shares / shares.sum()
 
 
 def characters(encoding: Any, first: int, last: int, sequence: int) -> tuple[int, int]:
-    """From the first character of the first token's word to the last one of the last token's."""
+    """Return the first character of the first token's word, and the end of the last token's word."""
     try:
         start, _ = encoding.word_to_chars(encoding.token_to_word(first), sequence)
         _, end = encoding.word_to_chars(encoding.token_to_word(last), sequence)

@@ -1,7 +1,7 @@
-"""A generator that recites: whatever it is asked, its next token is the one that a given text has at this place.
+"""A generator that recites: its next token depends on its position in a given text alone.
 
-The text is torturous, and its characters fall into several tokens each, so that what the real server streams can be
-told in advance, by transformers' own decode. Sampled at a high temperature it gives bytes that are no text at all.
+The characters of the text fall into several tokens each, so transformers' own decode tells in advance what a real
+server must stream. Sampled at a high temperature, the model gives bytes that are not valid text.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LOUDNESS = 6.0  # of the place beside the token that stands there
 
 
 def tokenizer() -> Any:
-    """Byte-level BPE whose few merges cross the borders of characters."""
+    """Return byte-level BPE whose few merges cross the borders of characters."""
     return tokenization.train("gpt2", [VERSE.replace(" ", ""), VERSE], VOCABULARY, POSITIONS)
 
 
 def save(folder: Path) -> Path:
-    """The checkpoint in `folder`, as save_pretrained writes it."""
+    """Save the checkpoint in `folder`, as save_pretrained writes it."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -52,19 +52,19 @@ def save(folder: Path) -> Path:
 
 
 def recited(made: Any) -> list[int]:
-    """The ids that the model recites, by their places."""
+    """Return the ids that the model recites, by position."""
     verse = made(VERSE)["input_ids"]
     return (verse * (POSITIONS // len(verse) + 1))[: POSITIONS + 1]
 
 
 class Recital:
-    """What the model says, told without it."""
+    """The model's texts, computed without the model."""
 
     def __init__(self) -> None:
         self._tokenizer = tokenizer()
         self._ids = recited(self._tokenizer)
 
     def text(self, prompt: str, tokens: int) -> str:
-        """What follows `prompt` in so many tokens; a character that is cut at either end is U+FFFD."""
+        """Return the text of `tokens` tokens after `prompt`; a character that is cut at either end is U+FFFD."""
         begin = len(self._tokenizer(prompt)["input_ids"])
         return str(self._tokenizer.decode(self._ids[begin : begin + tokens]))

@@ -1,7 +1,7 @@
-"""Models of each kind with weights that are the same on every machine, and the bytes of their answers.
+"""Models of each kind with the same weights on every machine, and the bytes of their answers.
 
-Weights are uniform numbers with 12 bits, by numpy's integers: no logarithm or sine of a library is in them.
-`python -m tests.rigs.checkpoints.same_bits FOLDER COUNT` prints the digest of COUNT answers of each model in FOLDER.
+Weights are uniform numbers with 12 bits from numpy's integers, without a logarithm or sine of any library. `python -m
+tests.rigs.checkpoints.same_bits FOLDER COUNT` prints the digest of COUNT answers of each model in FOLDER.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ EXPORTED = ("labels-modernbert", "embedding-deberta")
 
 
 def write(kind: str, folder: Path, library: Path) -> None:
-    """The native graphs of a kind, and the operators' library."""
+    """Write the native graphs of a kind, and the operators' library."""
     folder.mkdir(parents=True)
     if kind in ENCODERS:
         import onnx
@@ -67,7 +67,7 @@ def write(kind: str, folder: Path, library: Path) -> None:
 
 
 def encoder(kind: str) -> Any:
-    """The graph of an encoder in int8."""
+    """Return the graph of an encoder in int8."""
     from hfx.exporter.encoder.build import build_graph
     from hfx.exporter.encoder.kinds import usual_kind
     from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
@@ -82,7 +82,7 @@ def encoder(kind: str) -> Any:
 
 
 def _write_generator(kind: str, folder: Path, library: Path) -> None:
-    """Not balanced, as the factors are made of float products by numpy."""
+    """Write a generator without balancing, whose factors are float products by numpy."""
     from hfx.exporter.families import find_family
     from hfx.exporter.families.family import resolve_config
     from hfx.exporter.generation.engine_folder import write_net
@@ -114,13 +114,13 @@ def _weighted(model: Any) -> Any:
 
 
 def digest(folder: Path, kind: str, count: int, seed: int = 0) -> str:
-    """SHA-256 of the bytes of `count` answers."""
+    """Return the SHA-256 of the bytes of `count` answers."""
     found = (_encoded if kind in ENCODERS else _generated)(folder / kind, kind, count, np.random.default_rng(seed))
     return hashlib.sha256(found).hexdigest()
 
 
 def _encoded(folder: Path, kind: str, count: int, rng: np.random.Generator) -> bytes:
-    """Of texts in batches of 8; scores of labels by the served softmax."""
+    """Return the answers to texts in batches of 8; scores of labels come from the served softmax."""
     import onnxruntime
 
     from hfx.python_backends.tasks.text_classification import softmax
@@ -146,7 +146,7 @@ def _encoded(folder: Path, kind: str, count: int, rng: np.random.Generator) -> b
 
 
 def _generated(folder: Path, kind: str, count: int, rng: np.random.Generator) -> bytes:
-    """Ids and log-probabilities; every fourth request has beams, every other fourth is sampled."""
+    """Return ids and log-probabilities; every fourth request has beams, every other fourth is sampled."""
     from hfx.python_backends.engine.engine import Engine
     from hfx.python_backends.engine.request import Request, Settings
 

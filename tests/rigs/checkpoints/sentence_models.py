@@ -30,11 +30,11 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """`modules` behind the transformer; `settings` of the library's model, `transformer` of its first module.
+    """`modules` behind the transformer, `settings` of the library's model, `transformer` settings of its first module.
 
-    `cased` tokenizers have no lower case of their own; without `special` tokens a text has none around it. The
-    transformer is a BERT, or a `decoder` of this model type, whose tokenizer pads on a `side`, or the encoder of a T5.
-    A BERT has these `words`.
+    `cased` tokenizers do not lowercase; without `special` tokens a text has none around it. The transformer is a BERT,
+    or a `decoder` of this model type, whose tokenizer pads on a `side`, or the encoder of a T5. A BERT has these
+    `words`.
     """
 
     modules: tuple[Any, ...]
@@ -48,7 +48,7 @@ class Recipe:
 
 
 def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Path:
-    """The transformer and its tokenizer, saved by transformers."""
+    """Save the transformer and its tokenizer by transformers."""
     from transformers import BertTokenizerFast
 
     if recipe.decoder in ("t5", "mt5"):
@@ -68,7 +68,7 @@ def base(folder: Path, recipe: Recipe, head: str = "Model", **config: Any) -> Pa
 
 
 def _t5(folder: Path, recipe: Recipe) -> Path:
-    """The encoder of a T5, as its class for embeddings saves it."""
+    """Save the encoder of a T5, as its class for embeddings saves it."""
     from transformers import AutoConfig, AutoModelForTextEncoding
 
     tokenizer = tokenization.train("t5", TEXTS, 400, DECODER_POSITIONS)
@@ -80,7 +80,7 @@ def _t5(folder: Path, recipe: Recipe) -> Path:
 
 
 def bert_words(words: tuple[str, ...], cased: bool) -> Any:
-    """BERT's tokenizer of SPECIALS and `words`."""
+    """Return BERT's tokenizer of SPECIALS and `words`."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     vocabulary = {token: index for index, token in enumerate((*SPECIALS, *words))}
@@ -92,7 +92,7 @@ def bert_words(words: tuple[str, ...], cased: bool) -> Any:
 
 
 def _decoder(folder: Path, recipe: Recipe) -> Path:
-    """As published embedders: Qwen's byte-level pieces and an end, or Gemma's pieces of "▁" between two tokens."""
+    """Save a decoder as published embedders: Qwen's byte-level pieces and an end, or Gemma's "▁" between two tokens."""
     from tokenizers import processors
 
     make, single = (_qwen_pieces, "$A {end}") if "qwen" in recipe.decoder else (_gemma_pieces, "{begin} $A {end}")
@@ -131,14 +131,14 @@ def _gemma_pieces(**settings: Any) -> Any:
 
 
 def learned_pieces(tokenizer: Any) -> tuple[dict[str, int], list[Any]]:
-    """The vocabulary and the merges of a trained byte-pair tokenizer."""
+    """Return the vocabulary and the merges of a trained byte-pair tokenizer."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     model = json.loads(backend.to_str())["model"]
     return model["vocab"], [tuple(pair) for pair in model["merges"]]
 
 
 def write_embedder(folder: Path, recipe: Recipe) -> Any:
-    """Save the recipe's SentenceTransformer in `folder`; the model as the library reads it back."""
+    """Save the recipe's SentenceTransformer in `folder`; return the model as the library reads it back."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer
@@ -151,7 +151,7 @@ def write_embedder(folder: Path, recipe: Recipe) -> Any:
 
 
 def static_embedding(folder: Path, *layers: Any, cased: bool = False, **settings: Any) -> Any:
-    """Save a SentenceTransformer of a StaticEmbedding and `layers` in `folder`; the model as the library reads it back.
+    """Save a SentenceTransformer of a StaticEmbedding and `layers`; return the model as the library reads it back.
 
     Its tokenizer is BERT's, with special tokens around a text, which the library leaves out.
     """
@@ -168,7 +168,7 @@ def static_embedding(folder: Path, *layers: Any, cased: bool = False, **settings
 
 
 def write_cross_encoder(folder: Path, recipe: Recipe, labels: int = 1) -> Any:
-    """Save the recipe's CrossEncoder in `folder`; the model as the library reads it back."""
+    """Save the recipe's CrossEncoder in `folder`; return the model as the library reads it back."""
     import torch
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Transformer
@@ -185,7 +185,7 @@ def write_cross_encoder(folder: Path, recipe: Recipe, labels: int = 1) -> Any:
 
 
 def write_sparse_encoder(folder: Path, recipe: Recipe) -> Any:
-    """Save the recipe's SparseEncoder in `folder`; the model as the library reads it back."""
+    """Save the recipe's SparseEncoder in `folder`; return the model as the library reads it back."""
     import torch
     from sentence_transformers import SparseEncoder
     from sentence_transformers.base.modules import Transformer
@@ -201,9 +201,9 @@ def write_sparse_encoder(folder: Path, recipe: Recipe) -> Any:
 
 
 def write_router(folder: Path, recipe: Recipe, **settings: Any) -> Any:
-    """Save a SparseEncoder in `folder` that looks queries up; the model as the library reads it back.
+    """Save a SparseEncoder that looks queries up; return the model as the library reads it back.
 
-    Its documents have the recipe's modules behind the transformer.
+    Documents pass through the recipe's modules behind the transformer.
     """
     import torch
     from sentence_transformers import SparseEncoder
@@ -222,7 +222,7 @@ def write_router(folder: Path, recipe: Recipe, **settings: Any) -> Any:
 
 
 def write_multi_vector_encoder(folder: Path, recipe: Recipe) -> Any:
-    """Save the recipe's MultiVectorEncoder in `folder`; the model as the library reads it back."""
+    """Save the recipe's MultiVectorEncoder in `folder`; return the model as the library reads it back."""
     import torch
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.base.modules import Transformer
@@ -235,28 +235,28 @@ def write_multi_vector_encoder(folder: Path, recipe: Recipe) -> Any:
 
 
 def token_mask(**settings: Any) -> Any:
-    """The module that says which tokens' vectors count, in the making."""
+    """Return a maker of the module that says which tokens' vectors count."""
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
     return lambda: MultiVectorMask(**settings)
 
 
 def splade(**settings: Any) -> Any:
-    """A SPLADE pooling in the making."""
+    """Return a maker of a SPLADE pooling."""
     from sentence_transformers.sparse_encoder.modules import SpladePooling
 
     return lambda: SpladePooling(**settings)
 
 
 def pooling(*modes: str, **settings: Any) -> Any:
-    """A pooling module in the making."""
+    """Return a maker of a pooling module."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     return lambda: Pooling(HIDDEN, modes if len(modes) > 1 else modes[0], **settings)
 
 
 def dense(inputs: int, outputs: int, activation: str = "Tanh", **settings: Any) -> Any:
-    """A dense module in the making."""
+    """Return a maker of a dense module."""
     import torch
     from sentence_transformers.sentence_transformer.modules import Dense
 
@@ -264,14 +264,14 @@ def dense(inputs: int, outputs: int, activation: str = "Tanh", **settings: Any) 
 
 
 def normalize(**settings: Any) -> Any:
-    """A module of the library."""
+    """Return the library's Normalize module."""
     from sentence_transformers.sentence_transformer.modules import Normalize
 
     return Normalize(**settings)
 
 
 def layer_norm(width: int) -> Any:
-    """A layer norm with weights of its own, in the making."""
+    """Return a maker of a layer norm with random weights."""
     import torch
     from sentence_transformers.sentence_transformer.modules import LayerNorm
 
@@ -285,14 +285,14 @@ def layer_norm(width: int) -> Any:
 
 
 def dropout() -> Any:
-    """A module that does nothing outside training."""
+    """Return a module that does nothing outside training."""
     from sentence_transformers.sentence_transformer.modules import Dropout
 
     return Dropout(0.3)
 
 
 def furthest(one: Sequence[Any], other: Sequence[Any]) -> float:
-    """The largest 1 - cosine of two lists of vectors."""
+    """Return the largest 1 - cosine of two lists of vectors."""
     import numpy as np
 
     a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)

@@ -1,6 +1,6 @@
-"""Checkpoints of a few kilobytes with random weights, for tests that need files and shapes but no sense.
+"""Checkpoints of a few kilobytes with random weights, for tests that need files and shapes only.
 
-Owns a small word-piece vocabulary and small configurations; trained checkpoints are the zoo's.
+This module owns a small word-piece vocabulary and small configurations; the zoo owns trained checkpoints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZES = {
 
 
 def tokenizer() -> Any:
-    """A BertTokenizerFast of 21 tokens."""
+    """Return a BertTokenizerFast of 21 tokens."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertTokenizerFast
 
@@ -35,7 +35,7 @@ def tokenizer() -> Any:
 
 
 def bert(head: str = "ForSequenceClassification", seed: int = 0, **config: Any) -> Any:
-    """A random Bert`head` in evaluation mode."""
+    """Return a random Bert`head` in evaluation mode."""
     import torch
     import transformers
 
@@ -45,13 +45,13 @@ def bert(head: str = "ForSequenceClassification", seed: int = 0, **config: Any) 
 
 
 def cross_encoder() -> Any:
-    """A random cross-encoder that scores pairs differently, with the field by which sentence-transformers marks it."""
+    """Return a random cross-encoder with distinct scores and the field by which sentence-transformers marks it."""
     mark = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.7.0"}
     return bert(num_labels=1, initializer_range=0.5, sentence_transformers=mark)
 
 
 def save(folder: Path, model: Any, **options: Any) -> Path:
-    """`model` and the tokenizer in `folder`, as save_pretrained writes them."""
+    """Save `model` and the tokenizer in `folder`, as save_pretrained writes them."""
     model.save_pretrained(folder, **options)
     tokenizer().save_pretrained(folder)
     return folder

@@ -1,4 +1,4 @@
-"""Encoders of a few kilobytes with random weights, one of each architecture that is traced."""
+"""Encoders of a few kilobytes with random weights, one for each architecture that is traced."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ HEADS = ("num_attention_heads", "num_key_value_heads", "n_heads", "encoder_atten
 
 
 def of_heads(model_type: str, count: int) -> dict[str, int]:
-    """The fields of an architecture that make its attentions have `count` heads."""
+    """Return the config fields that give an architecture's attentions `count` heads."""
     return {name: count for name in HEADS if name in CONFIGS[model_type]}
 
 
 def build(model_type: str, auto_class: str, **changes: Any) -> Any:
-    """A model of `auto_class` in evaluation mode, or None where transformers has no such class for the architecture.
+    """Return a model of `auto_class` in evaluation mode, or None if transformers has no such class for this model type.
 
-    Its matrices are five times as large as usual, so that attention attends.
+    Its matrices are five times as large as usual, so that attention depends on the tokens.
     """
     import torch
     import transformers

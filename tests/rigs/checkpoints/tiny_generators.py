@@ -1,4 +1,4 @@
-"""Generators of a few kilobytes with random weights, one for each switch of a config that changes the net."""
+"""Generators of a few kilobytes with random weights, one for each config field that changes the net."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ OPT = {
     "num_hidden_layers": 2,
     "num_attention_heads": 6,
 }
-# Prompts of more than 20 tokens are beyond what these were trained with.
+# Prompts of more than 20 tokens are longer than the training lengths of these models.
 TRAINED = {"original_max_position_embeddings": 20, "rope_theta": 500.0, "factor": 4.0}
 ROTARY: dict[str, dict[str, Any]] = {
     "linear": {"factor": 3.0, "rope_theta": 500.0},
@@ -92,7 +92,7 @@ GEMMA = LLAMA | {
     "query_pre_attn_scalar": 10,
     "rope_parameters": GEMMA_ROPE,
 }
-IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}  # those of its class are beyond the vocabulary
+IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}  # the class defaults are beyond the vocabulary
 SMOLLM = LLAMA | IDS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "head_dim": 16}
 SCALED = BART | {"scale_embedding": True}
 CLASSES = {
@@ -217,7 +217,7 @@ DECODERS = tuple(name for name in GENERATORS if CLASSES[name.split("-")[0]][0].e
 
 
 def build(name: str, **config: Any) -> Any:
-    """The torch model `name`, in evaluation mode, its every tensor random and large enough to matter."""
+    """Return the torch model `name` in evaluation mode; its every tensor is random and large enough to matter."""
     import torch
     import transformers
 
@@ -242,11 +242,11 @@ def build(name: str, **config: Any) -> Any:
 
 
 def save(folder: Path, model: Any, **options: Any) -> Checkpoint:
-    """`model` in `folder` as save_pretrained writes it."""
+    """Save `model` in `folder` as save_pretrained writes it."""
     model.save_pretrained(folder, **options)
     return checkpoint(folder)
 
 
 def checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`, which needs no tokenizer here."""
+    """Return the checkpoint in `folder`, which needs no tokenizer here."""
     return Checkpoint(str(folder), folder, None, read_config(folder), find_weights(folder))

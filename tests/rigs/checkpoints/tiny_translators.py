@@ -1,4 +1,4 @@
-"""Translators of a few kilobytes with random weights, as whole checkpoints: a family each, and its own tokenizer."""
+"""Complete translation checkpoints of a few kilobytes with random weights, one a family, with its tokenizer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ END = 2
 
 @dataclass(frozen=True)
 class Translator:
-    """A model of tiny_generators with a tokenizer; `pairs` are languages to ask for, `target` the one of the answers.
+    """A model of tiny_generators with a tokenizer.
 
-    `target_by` is generate()'s argument for the target's token.
+    `pairs` are the languages of requests, `target` is the language of the answers, and `target_by` is generate()'s
+    argument for the target's token.
     """
 
     model: str
@@ -60,7 +61,7 @@ def old_nllb() -> Any:
 
 
 def _unigram(specials: Sequence[str], before: str) -> Any:
-    """A tokenizer of no class of its own, with `before` in front of every text and the end behind it."""
+    """Return a tokenizer without a class of its own, with `before` in front of every text and the end behind it."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -102,13 +103,13 @@ TRANSLATORS = {
 
 
 def token_of(tokenizer: Any, code: str) -> int:
-    """The id of a language's token."""
+    """Return the id of a language's token."""
     vocabulary = tokenizer.get_vocab()
     return int(vocabulary[code] if code in vocabulary else vocabulary[f"__{code}__"])
 
 
 def _spelling(model: Any) -> Any:
-    """`model`, writing letters rather than languages; a tied head would only repeat what it has read."""
+    """Make `model` write letters rather than languages; a tied head would only repeat what it has read."""
     import torch
 
     with torch.no_grad():
@@ -119,7 +120,7 @@ def _spelling(model: Any) -> Any:
 
 
 def save(folder: Path, name: str) -> Path:
-    """The checkpoint of one of TRANSLATORS in `folder`."""
+    """Save the checkpoint of one of TRANSLATORS in `folder`."""
     translator = TRANSLATORS[name]
     tokenizer = translator.tokenizer()
     size = len(tokenizer) - (name == "mbart")  # whose <mask> has no embedding, as in BART-large-CNN

@@ -49,7 +49,7 @@ class TorchModel:
 
     @torch.inference_mode()
     def logits(self, prompt: tuple[int, ...], rows: list[list[int]]) -> np.ndarray:
-        """[rows, vocabulary] after `rows`, computed as `generate` without a cache computes it: equal to the bit."""
+        """Return [rows, vocabulary] after `rows`, bit equal to what `generate` computes without a cache."""
         ids = torch.tensor(rows)
         if self.is_encoder_decoder:
             hidden = self.model.get_encoder()(torch.tensor([prompt])).last_hidden_state
@@ -61,7 +61,10 @@ class TorchModel:
 
     @torch.inference_mode()
     def generate(self, prompt: tuple[int, ...], settings: Settings, **options: Any) -> Any:
-        """transformers' answer, its new ids as `new_ids` [returned, length]. `options` are those of its generate."""
+        """Return transformers' answer, with its new ids as `new_ids` [returned, length].
+
+        `options` are those of its generate.
+        """
         options["logits_processor"] = LogitsProcessorList(
             [OpenAIPenalties(settings, len(prompt)), *options.get("logits_processor", ())]
         )
@@ -80,7 +83,7 @@ class TorchModel:
 
 
 class EndsWith(StoppingCriteria):
-    """Stop sequences as a criterion of transformers: new tokens only."""
+    """Stop sequences as a stopping criterion of transformers, for new tokens only."""
 
     def __init__(self, settings: Settings, prompt: tuple[int, ...]) -> None:
         self.start = len(settings.decoder_prompt or prompt)
@@ -94,8 +97,8 @@ class EndsWith(StoppingCriteria):
 class OpenAIPenalties(LogitsProcessor):
     """OpenAI's formula: logits[j] -= count[j] * frequency + (count[j] > 0) * presence; then logits[j] += bias[j].
 
-    `generate` gives it the scores after its own processors. A token that is forced, which is the only one with a score,
-    stays as it is.
+    `generate` passes it the scores after its own processors. A forced token, which is the only one with a score, keeps
+    its score.
     """
 
     def __init__(self, settings: Settings, prompt: int) -> None:
@@ -114,12 +117,12 @@ class OpenAIPenalties(LogitsProcessor):
 
 
 def pad_id(settings: Settings) -> int:
-    """PAD or 0: no answer depends on it."""
+    """Return PAD or 0: no answer depends on it."""
     return PAD if settings.max_tokens % 2 else 0
 
 
 def generation_config(settings: Settings) -> GenerationConfig:
-    """`settings` in transformers' words."""
+    """Return `settings` as transformers' generation config."""
     return GenerationConfig(
         max_new_tokens=settings.max_tokens,
         min_new_tokens=settings.min_tokens,
@@ -148,7 +151,7 @@ def generation_config(settings: Settings) -> GenerationConfig:
 
 @cache
 def torch_model(family: str) -> TorchModel:
-    """The tiny model of `family`; peaked distributions, with ends among the likely tokens."""
+    """Return the tiny model of `family`, with peaked distributions and likely end tokens."""
     torch.manual_seed(7)
     sizes = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": END}
     model: Any
@@ -169,7 +172,7 @@ def torch_model(family: str) -> TorchModel:
         head.bias.zero_()
         head.bias[[END, OTHER_END]] = torch.tensor([1.5, 0.5])
         if family == "t5":
-            head.weight *= 4  # T5 scales what its head reads by d_model ** -0.5
+            head.weight *= 4  # T5 scales the input of its head by d_model ** -0.5
     model.lm_head = head
     model.config.tie_word_embeddings = False
     model.generation_config = GenerationConfig()
@@ -177,12 +180,12 @@ def torch_model(family: str) -> TorchModel:
 
 
 def torch_log_softmax(logits: np.ndarray) -> np.ndarray:
-    """As `generate` computes it, to the bit."""
+    """Return the log-softmax, bit equal to that of `generate`."""
     return torch.log_softmax(torch.from_numpy(logits), -1).numpy()
 
 
 def drive(search: Search, model: TorchModel, prompt: tuple[int, ...]) -> tuple[list[Event], tuple[Event, ...]]:
-    """Run `search` to its end on the logits of `model`, as an engine would: what it emitted, and its completions."""
+    """Run `search` to its end on the logits of `model`, as an engine would; return its events and completions."""
     return engine_oracle.drive(search, lambda rows: model.logits(prompt, rows), torch_log_softmax)
 
 
@@ -192,7 +195,7 @@ def one_step(search: Search, logits: np.ndarray) -> Any:
 
 
 def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any) -> Settings:
-    """Settings drawn from everything that changes a greedy or beam search; `fixed` overrides."""
+    """Return random settings of everything that changes a greedy or beam search; `fixed` overrides them."""
 
     def one_of(*values: Any) -> Any:
         return values[random.integers(len(values))]

@@ -1,1 +1,1 @@
-"""Requests to servers: raw protocols, browsers, certificates, and servers to try clients on."""
+"""Clients of servers: raw protocols, browsers, certificates, and servers for tests of hfx's client."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def make_certificate(folder: Path, name: str) -> tuple[str, str]:
-    """A self-signed certificate for 127.0.0.1, and its key."""
+    """Write a self-signed certificate for 127.0.0.1 and its key; return their paths."""
     certificate, key = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
     subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
     new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]

@@ -23,7 +23,7 @@ SECONDS = 60.0  # machines with other work take their time
 
 
 def find() -> str | None:
-    """The browser of this machine, if it has one."""
+    """Return the browser of this machine, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -33,7 +33,7 @@ needs_chromium = pytest.mark.skipif(
 
 
 class Page:
-    """A tab. `logged` and `fetched` are filled while an answer is awaited."""
+    """A tab; `logged` and `fetched` are filled while an answer is awaited."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
@@ -42,7 +42,7 @@ class Page:
         self.fetched: list[str] = []
 
     def command(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a command of the protocol."""
+        """Return the result of a command of the protocol."""
         self._last_id += 1
         self._socket.send(json.dumps({"id": self._last_id, "method": method, "params": parameters}))
         while True:
@@ -54,14 +54,14 @@ class Page:
                 return dict(message["result"])
 
     def value(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page; a promise is awaited."""
+        """Return the value of a JavaScript expression in the page; a promise is awaited."""
         answer = self.command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def wait_for(self, expression: str) -> Any:
-        """The value of an expression as soon as it is true."""
+        """Return the value of an expression as soon as it is true."""
         return wait_until(lambda: self.value(expression), expression, SECONDS)
 
     def resize(self, width: int, height: int = 900, dark: bool = False) -> None:
@@ -83,11 +83,11 @@ class Page:
             )  # fmt: skip
 
     def type(self, text: str) -> None:
-        """Write `text` where the focus is."""
+        """Write `text` at the focus."""
         self.command("Input.insertText", text=text)
 
     def picture(self, path: Path) -> None:
-        """The whole page as a PNG."""
+        """Write the whole page as a PNG."""
         answer = self.command("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
 
@@ -106,7 +106,7 @@ class Page:
 
 @contextmanager
 def tab(profile: Path) -> Iterator[Page]:
-    """A tab of a Chromium of its own, with an empty profile in the folder `profile`."""
+    """Yield a tab of a separate Chromium, with an empty profile in the folder `profile`."""
     import websocket
 
     command = [
@@ -132,7 +132,7 @@ def tab(profile: Path) -> Iterator[Page]:
 
 
 def _address(profile: Path, is_running: Callable[[], bool]) -> str:
-    """The URL of the first tab. Raises AssertionError where the browser ended or did not start in time."""
+    """Return the URL of the first tab. Raises AssertionError if the browser ended or did not start in time."""
     port_file = profile / "DevToolsActivePort"
 
     def port() -> str:

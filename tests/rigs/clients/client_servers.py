@@ -1,8 +1,8 @@
-"""Servers in this process that a client can be tried on: they speak Triton's gRPC and HTTP, and fail as they are told.
+"""Servers in this process for tests of the client: they speak Triton's gRPC and HTTP, and fail on command.
 
-The text of a request is an order for the model `writer`: `write N` gives N pieces, `stall N` gives N and then nothing,
-`sleep S` answers late, `fail CODE TEXT` not at all, `sleep S fail CODE TEXT` fails late.
-What callers sent and left is kept for tests to look at.
+The text of a request is a command to the model `writer`: `write N` gives N pieces, `stall N` gives N pieces and then
+nothing, `sleep S` answers late, `fail CODE TEXT` answers with an error, `sleep S fail CODE TEXT` does so late. Tests
+can read what callers sent and which requests they abandoned.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ BUSY = ("UNAVAILABLE", "Exceeds maximum queue size")
 
 
 class Refused(Exception):
-    """An order to fail."""
+    """A command to fail."""
 
 
 @dataclass
 class Script:
-    """What the server is to do, and what it has seen."""
+    """The server's behaviour, and a record of its requests."""
 
     task: str = "summarization"
     model_sha256: str = ""
@@ -61,11 +61,11 @@ class Script:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Those of the model's configuration."""
+        """The parameters of the model's configuration."""
         return {"task": self.task, "model_sha256": self.model_sha256}
 
     def pieces(self, values: dict[str, Any], headers: dict[str, str], request_id: str) -> Iterator[dict[str, Any]]:
-        """The answers to a request. Raises Refused."""
+        """Yield the answers to a request. Raises Refused."""
         text = values["text_input"]
         for seen, value in ((self.texts, text), (self.values, values), (self.headers, headers), (self.ids, request_id)):
             seen.append(value)
@@ -96,11 +96,11 @@ class Script:
         return {**found[-1], "text_output": "".join(piece["text_output"] for piece in found)}
 
     def wait_asked(self, count: int) -> None:
-        """Wait until so many requests have come."""
+        """Wait for `count` requests."""
         wait_until(lambda: len(self.texts) >= count, f"{count} requests", 20)
 
     def when_asked(self, count: int, act: Callable[[], object]) -> threading.Thread:
-        """Act in a thread, soon after so many requests have come."""
+        """Call `act` in a thread, soon after `count` requests have arrived."""
 
         def wait() -> None:
             self.wait_asked(count)
@@ -112,12 +112,12 @@ class Script:
         return thread
 
     def wait_left(self) -> bool:
-        """Whether a caller has left its request before its end, within some seconds."""
+        """Return whether a caller has abandoned its request before its end, within some seconds."""
         return self.left.acquire(timeout=10)
 
 
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """The gRPC side."""
+    """The gRPC service."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -171,7 +171,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The HTTP side."""
+    """The HTTP handler."""
 
     script: Script
     protocol_version = "HTTP/1.1"
@@ -237,7 +237,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A server that many may come to at once."""
+    """An HTTP server that accepts many connections at once."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -245,7 +245,7 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def grpc_server(script: Script, port: int = 0, credentials: Any = None) -> Iterator[str]:
-    """A gRPC server on this machine; its HOST:PORT."""
+    """Yield the HOST:PORT of a gRPC server on this machine."""
     server = grpc.server(ThreadPoolExecutor(160))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(script), server)
     address = f"127.0.0.1:{port}"
@@ -259,7 +259,7 @@ def grpc_server(script: Script, port: int = 0, credentials: Any = None) -> Itera
 
 @contextmanager
 def http_server(script: Script, context: Any = None) -> Iterator[str]:
-    """An HTTP server on this machine; its URL."""
+    """Yield the URL of an HTTP server on this machine."""
     server = Server(("127.0.0.1", 0), type("Scripted", (Handler,), {"script": script}))
     if context:
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -274,7 +274,7 @@ def http_server(script: Script, context: Any = None) -> Iterator[str]:
 
 
 def asked(url: str, ask: Callable[[AsyncClient], Awaitable[Result]], **options: Any) -> Result:
-    """What `ask` returns of an asynchronous client."""
+    """Return the result of `ask` with an asynchronous client."""
 
     async def run() -> Result:
         async with AsyncClient(url, **options) as client:

@@ -1,4 +1,4 @@
-"""What the tests of dialects share: the models of their server, its key, and raw requests."""
+"""Helpers of the dialect tests: the models of their server, its key, and raw requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 def call(
     server: ServeProcess, path: str, body: Any = None, key: str = API_KEY, headers: Mapping[str, str] = NO_HEADERS
 ) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON of the answer to a POST of `body` (bytes: as they are), or to a GET without one."""
+    """Return status, headers and JSON of a POST of `body` (bytes are sent as they are), or of a GET without `body`."""
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     own = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
     request = urllib.request.Request(server.http_url + path, data, {**own, **headers})

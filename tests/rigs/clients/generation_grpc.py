@@ -1,4 +1,4 @@
-"""A generator's doors by raw gRPC: the generated stub, raw tensors, infer and ModelStreamInfer."""
+"""The interfaces of a generator by raw gRPC: the generated stub, raw tensors, infer and ModelStreamInfer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfx.triton import EmbeddedServer
 from tests.rigs.clients.generation_requests import DATATYPES, TIMEOUT, Answer, Ask, AskFailed, Event, answer_of, tensors
 
 NUMPY = {"INT32": np.int32, "UINT64": np.uint64, "FP32": np.float32, "BOOL": np.bool_}
-# Channels share connections unless told not to; a caller here is one that has its own.
+# Channels share connections by default; each caller here has its own connection.
 CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -25,13 +25,13 @@ CHANNEL = [
 
 @contextmanager
 def grpc_stub(server: EmbeddedServer) -> Iterator[Any]:
-    """The generated stub on a channel of its own."""
+    """Yield the generated stub on a separate channel."""
     with grpc.insecure_channel(server.grpc_url, CHANNEL) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 def grpc_request(model: str, fields: Mapping[str, Any], request_id: str = "") -> Any:
-    """`fields` as the request's raw tensors."""
+    """Return a request with `fields` as raw tensors."""
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     for name, values in tensors(fields):
         request.inputs.add(name=name, datatype=DATATYPES[name], shape=[1, len(values)])
@@ -40,7 +40,7 @@ def grpc_request(model: str, fields: Mapping[str, Any], request_id: str = "") ->
 
 
 def grpc_infer(server: EmbeddedServer, ask: Ask) -> Answer:
-    """Plain infer of NAME."""
+    """Send a plain infer request to NAME."""
     with grpc_stub(server) as stub:
         try:
             answer = stub.ModelInfer(grpc_request(ask.model, ask.fields), timeout=TIMEOUT)
@@ -51,7 +51,7 @@ def grpc_infer(server: EmbeddedServer, ask: Ask) -> Answer:
 
 @contextmanager
 def grpc_pieces(server: EmbeddedServer, ask: Ask, timeout: float = TIMEOUT) -> Iterator[Iterator[Event]]:
-    """The responses of a gRPC stream; to leave the block early cancels the call."""
+    """Yield the responses of a gRPC stream; leaving the block early cancels the call."""
     request = grpc_request(f"{ask.model}_stream", {"stream": True, **ask.fields})
     with grpc_stub(server) as stub:
         call = stub.ModelStreamInfer(iter([request]), timeout=timeout)
@@ -62,7 +62,7 @@ def grpc_pieces(server: EmbeddedServer, ask: Ask, timeout: float = TIMEOUT) -> I
 
 
 def grpc_events(call: Any) -> Iterator[Event]:
-    """What a call of ModelStreamInfer answers. Raises AskFailed."""
+    """Yield the responses of ModelStreamInfer. Raises AskFailed."""
     try:
         for answer in call:
             if answer.error_message:
@@ -75,7 +75,7 @@ def grpc_events(call: Any) -> Iterator[Event]:
 
 
 def grpc_whole(server: EmbeddedServer, ask: Ask) -> Answer:
-    """A gRPC stream of NAME_stream that wants its text at once."""
+    """Request the whole text at once on a gRPC stream of NAME_stream."""
     with grpc_pieces(server, Ask(ask.model, ask.text, {**ask.settings, "stream": False})) as events:
         answers = list(events)
     assert len(answers) == 1
@@ -83,7 +83,7 @@ def grpc_whole(server: EmbeddedServer, ask: Ask) -> Answer:
 
 
 def _event(response: Any) -> Event:
-    """The tensors of a response; text must be UTF-8."""
+    """Return the tensors of a response; text must be UTF-8."""
     found: Event = {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         if output.datatype == "BYTES":

@@ -1,4 +1,4 @@
-"""A generator's doors by raw HTTP: infer, /generate, and the events of /generate_stream."""
+"""The interfaces of a generator by raw HTTP: infer, /generate, and the events of /generate_stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rigs.clients.generation_requests import DATATYPES, TIMEOUT, Answer, A
 def post(
     server: EmbeddedServer, path: str, body: bytes, timeout: float = TIMEOUT, content: str = "application/json"
 ) -> bytes:
-    """The answer to a POST of `content` to `/v2/models/PATH`. Raises AskFailed."""
+    """Return the answer to a POST of `content` to `/v2/models/PATH`. Raises AskFailed."""
     request = urllib.request.Request(f"{server.http_url}/v2/models/{path}", body, {"Content-Type": content})
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
@@ -26,7 +26,7 @@ def post(
 
 
 def http_infer(server: EmbeddedServer, ask: Ask) -> Answer:
-    """Plain infer of NAME."""
+    """Send a plain infer request to NAME."""
     inputs = [
         {"name": name, "datatype": DATATYPES[name], "shape": [1, len(values)], "data": values}
         for name, values in tensors(ask.fields)
@@ -36,7 +36,7 @@ def http_infer(server: EmbeddedServer, ask: Ask) -> Answer:
 
 
 def http_generate(server: EmbeddedServer, ask: Ask, member: str = "") -> Answer:
-    """/generate of NAME, or of its member with this ending."""
+    """Send a request to /generate of NAME, or of its member with this ending."""
     answer = json.loads(post(server, f"{ask.model}{member}/generate", json.dumps(ask.fields).encode()))
     if "error" in answer:
         raise AskFailed(200, answer["error"])
@@ -45,7 +45,7 @@ def http_generate(server: EmbeddedServer, ask: Ask, member: str = "") -> Answer:
 
 @contextmanager
 def sse(server: EmbeddedServer, ask: Ask, timeout: float = TIMEOUT) -> Iterator[Iterator[Event]]:
-    """The events of /generate_stream; to leave the block early closes the socket."""
+    """Yield the events of /generate_stream; leaving the block early closes the socket."""
     address = server.http_url.removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=timeout)
     try:

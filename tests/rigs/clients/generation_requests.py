@@ -1,4 +1,4 @@
-"""What is asked of a generator and what it answers, as values that every door has in common."""
+"""Requests to a generator and its answers, as values that all protocols share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hfx.exporter.generation.folders import STREAM_INPUTS
 
 DATATYPES = {spec.name: spec.data_type.removeprefix("TYPE_").replace("STRING", "BYTES") for spec in STREAM_INPUTS}
 FIGURES = ("text_output", "finish_reason", "input_tokens", "output_tokens", "truncated_tokens")
-TIMEOUT = 120.0  # seconds after which a caller that still waits is one that hangs
+TIMEOUT = 120.0  # seconds after which a waiting caller counts as hanging
 Event = dict[str, Any]
 Events = AbstractContextManager[Iterator[Event]]
 

@@ -1,4 +1,4 @@
-"""Callers that ask a server all the time, while something is done to it."""
+"""Callers that repeat requests to a server while a test changes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfx.errors import HfxError
 
 @contextmanager
 def calling(grpc_url: str, calls: Sequence[Callable[[Client], str]]) -> Iterator[Counter[str]]:
-    """A thread for each of `calls`, which repeats it: how often each answer, or each failure, has come."""
+    """Repeat each of `calls` in a thread; yield how often each answer or failure has occurred."""
     outcomes: Counter[str] = Counter()
     ended = threading.Event()
 

@@ -1,1 +1,1 @@
-"""The engine: toys that a reader can work out, its invariants, an oracle."""
+"""Helpers of the engine tests: toy models with predictable tokens, invariants, and a reference search."""

@@ -1,7 +1,4 @@
-"""What is true of the engine's state after every step, as one pure function.
-
-Tests call it from the engine's observer.
-"""
+"""The invariants of the engine's state after every step, as one pure function for the engine's observer."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ def check(state: FairScheduler) -> None:
 
 
 def check_prefixes(cache: PrefixCache) -> None:
-    """Memory holds one block each, within the bound, and no block is known without those before it."""
+    """Check that memory holds one block each, within the bound, and that no block is known without its predecessors."""
     used = [block.memory for block in cache.saved.values()]
     assert sorted([*cache.free, *(memory for memory in used if memory is not None)]) == list(range(cache.size)), (
         "memory of the prefix cache is lost, shared or more than there is"
@@ -40,7 +37,7 @@ def check_prefixes(cache: PrefixCache) -> None:
 
 
 def check_batch(state: Scheduler) -> None:
-    """As `check`, of one batch."""
+    """Do what `check` does, for one batch."""
     assigned = {sequence: partition for partition in state.partitions.values() for sequence in partition.sequences}
     for partition in state.partitions.values():
         _check_partition(partition)
@@ -51,7 +48,7 @@ def check_batch(state: Scheduler) -> None:
 
 
 def _check_partition(partition: Partition) -> None:
-    """Groups are compact but for the known holes, and each belongs to the sequence that thinks so."""
+    """Groups are compact except for the known gaps, and each belongs to the sequence that claims it."""
     assert len(partition.groups) <= partition.capacity, f"partition {partition.width} has more groups than it may"
     assert {group for group, owner in enumerate(partition.groups) if owner is None} == partition.holes, (
         "holes are not as known"
@@ -65,7 +62,7 @@ def _check_partition(partition: Partition) -> None:
 
 
 def _check_places(state: Scheduler, assigned: dict[Sequence, Partition]) -> None:
-    """A job waits, joins, is being chunked or sits; never two of these, and nobody sits who is over."""
+    """A job is in exactly one of waiting, joining, being chunked or seated, and no seated job is over."""
     waiting, joining = list(state.waiting), list(state.joining)
     admitted = list(dict.fromkeys(sequence.job for sequence in assigned))
     chunking = [] if state.chunking is None else [state.chunking]

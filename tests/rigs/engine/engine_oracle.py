@@ -1,6 +1,7 @@
-"""Searches run to their end one request at a time, without cache and batch: on any logits, and on the toy models'.
+"""Searches that run to their end one request at a time, without cache and batch.
 
-The searches are the engine's own (they are held to transformers elsewhere); everything else is a loop over histories.
+They take any logits, or those of the toy models. The search classes are the engine's own (other tests compare them with
+transformers); everything else is a loop over histories.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from tests.rigs.engine import engine_toys as toys
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Of whole rows, as numpy computes it."""
+    """Return the log-softmax of whole rows, as numpy computes it."""
     return log_probs_at(logits, None)
 
 
 def expected(request: Request) -> tuple[Event, ...]:
-    """What the engine must answer to `request` on a toy model."""
+    """Return the engine's expected answer to `request` on a toy model."""
     source = request.prompt if request.settings.decoder_prompt else ()
 
     def logits(rows: list[list[int]]) -> np.ndarray:
@@ -34,7 +35,7 @@ def expected(request: Request) -> tuple[Event, ...]:
 def drive(
     search: Search, logits: Callable[[list[list[int]]], np.ndarray], softmax: Any = log_softmax
 ) -> tuple[list[Event], tuple[Event, ...]]:
-    """Run `search` to its end on the `logits` after its rows: what it emitted, and its completions."""
+    """Run `search` to its end on the `logits` after its rows; return its events and its completions."""
     rows = [list(search.prompt) for _ in range(search.rows)]
     emitted: list[Event] = []
     while True:
@@ -61,12 +62,12 @@ def one_step(search: Search, logits: np.ndarray, softmax: Any = log_softmax) -> 
 
 
 def most_probable(logits: np.ndarray, count: int) -> Top:
-    """The `count` most probable tokens of the first row."""
+    """Return the `count` most probable tokens of the first row."""
     values, ids = best(log_softmax(logits[:1]), count)
     return tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True))
 
 
 def best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` best of each row, best first, lowest id first where equal."""
+    """Return the `count` best of each row, best first; among equal scores the lowest id comes first."""
     ids = np.argsort(-scores, axis=1, kind="stable")[:, :count]
     return np.take_along_axis(scores, ids, axis=1), ids

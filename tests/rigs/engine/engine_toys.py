@@ -38,14 +38,14 @@ TABLE = _table()
 
 
 def mixed(tokens: Sequence[int]) -> tuple[int, int, int, int]:
-    """The four terms of `target` without their factors."""
+    """Return the four terms of `target` without their factors."""
     thirds = sum(token * (1 + at % 3) for at, token in enumerate(tokens))
     halves = sum(token * (1 + at % 2) for at, token in enumerate(tokens))
     return thirds, tokens[0], halves, tokens[-1]
 
 
 def target(fed: Sequence[int], source: Sequence[int] = ()) -> int:
-    """The token that the models rank first after the decoder was fed `fed`."""
+    """Return the token that the models rank first after the decoder was fed `fed`."""
     total = sum(factor * term for factor, term in zip((1, 3, 5, 7), mixed(fed), strict=True)) + 1
     if source:
         total += sum(factor * term for factor, term in zip((11, 13, 17, 19), mixed(source), strict=True))
@@ -53,12 +53,12 @@ def target(fed: Sequence[int], source: Sequence[int] = ()) -> int:
 
 
 def logits(fed: Sequence[int], source: Sequence[int] = ()) -> np.ndarray:
-    """[VOCABULARY] float32: the models' logits after `fed`."""
+    """Return [VOCABULARY] float32: the models' logits after `fed`."""
     return TABLE[target(fed, source)]
 
 
 def greedy(fed: Sequence[int], count: int, source: Sequence[int] = (), eos: Sequence[int] = ()) -> tuple[int, ...]:
-    """What plain greedy decoding generates: at most `count` tokens, the first of `eos` included."""
+    """Return the tokens of plain greedy decoding: at most `count`, including the first of `eos`."""
     tokens = list(fed)
     for _ in range(count):
         tokens.append(target(tokens, source))
@@ -72,17 +72,17 @@ def op(g: GraphWriter, kind: str, *inputs: str, **attributes: Any) -> str:
 
 
 def whole(g: GraphWriter, *values: int) -> str:
-    """A constant of whole numbers."""
+    """Add a constant of integers."""
     return g.const(values, np.int64)
 
 
 def real(g: GraphWriter, values: Any) -> str:
-    """A constant of floats."""
+    """Add a constant of floats."""
     return g.const(values, np.float32)
 
 
 def _features(g: GraphWriter, tokens: str, positions: str) -> str:
-    """[rows, width, 5]: one, the token, its position, the token times each of the two weights of its position."""
+    """Add [rows, width, 5]: one, the token, its position, the token times each of the two weights of its position."""
     cycles = [op(g, "Mod", positions, whole(g, size)) for size in (3, 2)]
     weighted = [op(g, "Mul", tokens, g.cast(op(g, "Add", cycle, whole(g, 1)), np.float32)) for cycle in cycles]
     one = op(g, "Add", op(g, "Mul", tokens, real(g, 0)), real(g, 1))
@@ -91,7 +91,10 @@ def _features(g: GraphWriter, tokens: str, positions: str) -> str:
 
 
 def _key_value_weights(layer: int) -> np.ndarray:
-    """[5, 2 * HIDDEN]: features to K | V. Head 0's value is a weighted token, head 1's a token found by its key."""
+    """Return [5, 2 * HIDDEN], from features to K | V.
+
+    Head 0's value is a weighted token, head 1's is a token found by its key.
+    """
     weights = np.zeros((5, 2 * HIDDEN), np.float32)
     weights[2, HEAD_DIM] = -20 if layer == 0 else 20  # head 1 finds the first or the last position
     weights[3 + layer, HIDDEN + 3] = 1
@@ -106,13 +109,13 @@ def _query_weights() -> np.ndarray:
 
 
 def _terms(g: GraphWriter, attended: str, length: str) -> tuple[str, str]:
-    """Of attended [rows, HIDDEN] and length [rows]: the weighted sum over positions, and the token that keys found."""
+    """From attended [rows, HIDDEN] and length [rows], add the weighted sum over positions and the found token."""
     mean, found = (op(g, "Gather", attended, g.const(at, np.int64), axis=1) for at in (3, HEAD_DIM + 5))
     return op(g, "Mul", mean, length), found
 
 
 def _head(g: GraphWriter, terms: Sequence[str]) -> None:
-    """Terms [rows] float, in the order of the module's formula -> logits and next_ids."""
+    """Add logits and next_ids of the terms [rows] float, in the order of the module's formula."""
     total = whole(g, 1)
     for factor, term in zip((1, 3, 5, 7, 11, 13, 17, 19), terms, strict=False):
         rounded = g.cast(op(g, "Floor", op(g, "Add", term, real(g, 0.5))), np.int64)
@@ -123,7 +126,7 @@ def _head(g: GraphWriter, terms: Sequence[str]) -> None:
 
 
 def _tokens(g: GraphWriter, fails: bool, shape: Sequence[str | int]) -> str:
-    """input_ids as floats, looked up in a table that lacks FAILS_ON where the model shall fail on it."""
+    """Add input_ids as floats, looked up in a table without FAILS_ON if the model shall fail on it."""
     known = VOCABULARY - 1 if fails else VOCABULARY
     return op(g, "Gather", real(g, np.arange(known)), g.input("input_ids", np.int64, shape))
 
@@ -131,7 +134,7 @@ def _tokens(g: GraphWriter, fails: bool, shape: Sequence[str | int]) -> str:
 def _attention(
     g: GraphWriter, prefixes: tuple[str, str], layer: int, packed: str, last: Sequence[str], heads: int, lengths: str
 ) -> str:
-    """GroupQueryAttention on the cache of a layer; `lengths` is the prefix of the inputs that say what is filled."""
+    """Add GroupQueryAttention on the cache of a layer; `lengths` is the prefix of the inputs with the filled length."""
     shape = ["cached_rows", HEADS, "capacity", HEAD_DIM]
     past = [g.input(f"{prefixes[0]}{part}_{layer}", np.float32, shape) for part in "kv"]
     present = [f"{prefixes[1]}{part}_{layer}" for part in "kv"]
@@ -155,7 +158,7 @@ def _length(g: GraphWriter, seqlens: str) -> str:
 
 
 def _decoder_inputs(g: GraphWriter, width: int | str, fails: bool) -> tuple[str, str]:
-    """Features of the tokens, and the rows' lengths."""
+    """Add features of the tokens, and the rows' lengths."""
     shape = ["rows", width]
     features = _features(g, _tokens(g, fails, shape), g.input("position_ids", np.int64, shape))
     lengths = g.input("seqlens_k", np.int32, ["rows"])
@@ -176,7 +179,7 @@ def _save_decoder(path: Path, fails: bool) -> None:
 
 
 def _cross_attention(g: GraphWriter, layer: int, beams: int) -> str:
-    """[rows, HIDDEN]; the beams of a request are query heads that share its keys."""
+    """Add [rows, HIDDEN]; the beams of a request are query heads that share its keys."""
     last = [g.input(f"cross_{part}_last_{layer}", np.float32, ["requests", 1, HIDDEN]) for part in "kv"]
     query = np.zeros((1, 1, HEADS, beams, HEAD_DIM), np.float32)
     query[0, 0, 1, :, 0] = 1
@@ -204,7 +207,10 @@ def _save_beam_decoder(path: Path, beams: int, fails: bool) -> None:
 
 
 def _save_encoder(path: Path, fails: bool) -> None:
-    """The keys and values depend on each source token alone; lengths are not needed, but are taken as real ones do."""
+    """Save an encoder whose keys and values depend on each source token alone.
+
+    It does not need the lengths, but takes them as real encoders do.
+    """
     g = GraphWriter("toy", None)
     tokens = _tokens(g, fails, ["requests", "source"])
     lengths = g.cast(g.input("seqlens_k", np.int32, ["requests"]), np.int64)
@@ -250,14 +256,14 @@ def _facts(kind: str, decoder: dict[str, str], **changed: Any) -> dict[str, Any]
 
 
 def write_decoder(folder: Path, fails: bool = False, **changed: Any) -> Path:
-    """A decoder-kind engine folder; `changed` are facts of engine.json that differ. Returns `folder`."""
+    """Write a decoder engine folder; `changed` are other facts of engine.json. Return `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     _save_decoder(folder / "decoder.onnx", fails)
     return _write_rest(folder, _facts("decoder", {"1": "decoder.onnx"}, **changed))
 
 
 def write_encoder_decoder(folder: Path, fails: bool = False, **changed: Any) -> Path:
-    """An encoder-decoder engine folder with decoders of the widths BEAMS. Returns `folder`."""
+    """Write an encoder-decoder engine folder with decoders of the widths BEAMS. Return `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     decoder = {str(beams): f"decoder.{beams}.onnx" for beams in BEAMS}
     for beams in BEAMS:

@@ -1,7 +1,7 @@
-"""Folders of generation models around the toys of engine_toys.py, and their answers.
+"""Folders of generation models around the toys of engine_toys.py, and their expected answers.
 
-A token of the toys is a letter here: TEXT[id], so that their arithmetic can be read as text. Id 0 is the end, and the
-beginning of an encoder-decoder's answers is "a".
+A token of the toys is a letter here, TEXT[id], so that their arithmetic can be read as text. Id 0 is the end, and an
+encoder-decoder's answers begin with "a".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ assert len(TEXT) == engine_toys.VOCABULARY
 
 
 def facts(**changed: Any) -> dict[str, Any]:
-    """generation.json of the decoder toy; with a `max_source`, of the encoder-decoder."""
+    """Return generation.json of the decoder toy, or, with a `max_source`, of the encoder-decoder."""
     has_encoder = changed.get("max_source") is not None
     return {
         "format": 1,
@@ -52,12 +52,12 @@ def facts(**changed: Any) -> dict[str, Any]:
 
 
 def configuration(**changed: Any) -> Configuration:
-    """A configuration that needs no folder."""
+    """Return a configuration that needs no folder."""
     return Configuration.of(facts(**changed))
 
 
 def letters() -> Any:
-    """The tokenizers.Tokenizer of one token a letter."""
+    """Return the tokenizers.Tokenizer of one token a letter."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     ids = {END if token_id == 0 else letter: token_id for token_id, letter in enumerate(TEXT)}
@@ -69,7 +69,7 @@ def letters() -> Any:
 
 
 def write_model(folder: Path, *, fails: bool = False, positions: int = engine_toys.MAX_LENGTH, **changed: Any) -> Path:
-    """A published model's version folder around a toy that has so many `positions`. Returns `folder`."""
+    """Write a published model's version folder around a toy with `positions` positions. Return `folder`."""
     toy: dict[str, Any] = {"eos_token_ids": [0], "special_token_ids": [0], "max_length": positions}
     if changed.get("max_source") is not None:
         engine_toys.write_encoder_decoder(folder / "cpu", fails, max_length=positions)
@@ -90,10 +90,10 @@ def text_of(ids: Sequence[int]) -> str:
 
 
 def continued(text: str, count: int, eos: Sequence[int] = (0,)) -> str:
-    """What the decoder toy writes after `text`: at most `count` letters."""
+    """Return the text of the decoder toy after `text`: at most `count` letters."""
     return text_of(engine_toys.greedy(ids_of(text), count, eos=eos))
 
 
 def answered(text: str, count: int) -> str:
-    """What the encoder-decoder toy answers."""
+    """Return the answer of the encoder-decoder toy."""
     return text_of(engine_toys.greedy([START], count, source=ids_of(text), eos=[0]))

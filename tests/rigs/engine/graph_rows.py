@@ -1,4 +1,4 @@
-"""Rows of an engine folder, run by the engine's runner without its scheduler, on memory that is poisoned before."""
+"""Rows of an engine folder, run by the engine's runner without its scheduler, on memory filled with NaN."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Rows:
         self._groups, self._beams, self._length = groups, beams, 0
 
     def prefill(self, prompts: Sequence[Tokens]) -> Array:
-        """Logits behind each prompt of a ragged batch."""
+        """Return the logits behind each prompt of a ragged batch."""
         return _checked(
             self._runner.run([Span(tuple(prompt), rows=(row,)) for row, prompt in enumerate(prompts)], logits=True)
         )
 
     def chunk(self, tokens: Tokens) -> Array:
-        """Logits behind the next part of one long prompt."""
+        """Return the logits behind the next part of one long prompt."""
         start, self._length = self._length, self._length + len(tokens)
         return _checked(self._runner.run([Span(tuple(tokens), start)], logits=True))
 
@@ -51,7 +51,7 @@ class Rows:
         self._runner.encode(sources, [[(self._beams, group)] for group in range(len(sources))])
 
     def step(self, tokens: Tokens) -> Array:
-        """Logits behind one more token a row."""
+        """Return the logits behind one more token a row."""
         partition = self._runner.partitions[self._beams]
         partition.set_next_tokens(list(enumerate(tokens)))
         return _checked(partition.step(self._groups, logits=True))
@@ -72,9 +72,10 @@ def decoded(
     runtime: str = ONNXRUNTIME,
     provider: str = "CPU",
 ) -> Array:
-    """Logits [rows, steps, vocabulary] of `inputs` in one batch, before or behind each token of `answers`.
+    """Return the logits [rows, steps, vocabulary] of `inputs` in one batch.
 
-    Behind each token where there is an encoder; else behind the prompt and all tokens but the last.
+    With an encoder they are the logits behind each token of `answers`; otherwise those behind the prompt and behind all
+    tokens but the last.
     """
     rows, columns = Rows(folder, len(inputs), beams, runtime, provider), list(zip(*answers, strict=True))
     if read_spec(folder).has_encoder:
@@ -85,6 +86,6 @@ def decoded(
 
 
 def random_rows(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
-    """Tokens of tiny_generators, none of them special."""
+    """Return random tokens of tiny_generators without special tokens."""
     generator = np.random.default_rng(seed)
     return [generator.integers(3, VOCABULARY, length).tolist() for length in lengths]

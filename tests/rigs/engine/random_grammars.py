@@ -1,4 +1,4 @@
-"""Random JSON schemas and expressions, a vocabulary of 60 tokens that can write them, and masks that are made anew."""
+"""Random JSON schemas and expressions, a vocabulary of 60 tokens for them, and masks computed from scratch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KEYS = ("a", "b", "cd", "tre")
 
 @cache
 def tokenizer() -> Any:
-    """A tokenizers.Tokenizer of VOCABULARY tokens, whose texts are joined as they are."""
+    """Return a tokenizers.Tokenizer of VOCABULARY tokens, whose texts are joined unchanged."""
     from tokenizers import Tokenizer, decoders, models
 
     special = {"<start>": 0, "<pad>": PAD, "<end>": END, "<other end>": OTHER_END}
@@ -65,7 +65,7 @@ def is_special(token: int) -> bool:
 
 @cache
 def compiler(eos: tuple[int, ...], size: int = VOCABULARY) -> GrammarCompiler:
-    """Of a model with `size` tokens, of which those beyond VOCABULARY write nothing; native, where that can be."""
+    """Return the compiler for a model with `size` tokens, native if possible; tokens beyond VOCABULARY have no text."""
     return GrammarCompiler(tokenizer(), is_special, size, eos, _masking())
 
 
@@ -79,7 +79,7 @@ def _masking() -> Masking:
 
 
 def some_ids(size: int, eos: tuple[int, ...]) -> Any:
-    """What makes matchers of sequences without every seventh id of `size`; ids are no letters here."""
+    """Return a maker of matchers that forbid every seventh id of `size`; ids are no letters here."""
     from tokenizers import Tokenizer, decoders, models
 
     letters = [chr(0x4E00 + token) for token in range(size)]
@@ -90,12 +90,12 @@ def some_ids(size: int, eos: tuple[int, ...]) -> Any:
 
 
 def text_of(ids: tuple[int, ...]) -> str:
-    """What tokens write."""
+    """Return the text of tokens."""
     return str(tokenizer().decode([token for token in ids if not is_special(token)]))
 
 
 def new_mask(texts: Texts, eos: tuple[int, ...], size: int = VOCABULARY) -> Callable[[list[int]], list[int]]:
-    """The tokens that may follow new ones, by a matcher that is made for them alone; behind an end: ends."""
+    """Return the tokens that may follow `texts`, by a new matcher; after an end token only ends may follow."""
     form = grammars.structure_of(texts)
     assert form is not None
     opened, vocabulary = compiler(eos, size)._open(form)
@@ -114,7 +114,7 @@ def new_mask(texts: Texts, eos: tuple[int, ...], size: int = VOCABULARY) -> Call
 
 
 def random_form(seed: int, bounded: bool = True) -> dict[str, Any]:
-    """A setting and its value: mostly a JSON schema. `bounded` ones have answers of at most some 100 characters."""
+    """Return a setting and its value, mostly a JSON schema; `bounded` answers have at most some 100 characters."""
     draw = random.Random(seed)
     kind = draw.choice(("json_schema",) * 6 + ("regex", "choices"))
     if kind == "regex":
@@ -130,7 +130,7 @@ def random_form(seed: int, bounded: bool = True) -> dict[str, Any]:
 
 
 def random_schema(draw: random.Random, depth: int, bounded: bool = True) -> dict[str, Any]:
-    """A schema of the keywords that are supported."""
+    """Return a random schema of the supported keywords."""
     flat = ("string", "integer", "number", "enum", "boolean", "null", "const", "pattern")
     nested = ("array", "object", "object", "anyOf", "ref", "allOf") if depth else ()
     kind = draw.choice(flat + nested * 3)
@@ -198,7 +198,7 @@ _MAKERS: dict[str, Callable[[random.Random, int, bool], dict[str, Any]]] = {
 
 
 def check(form: dict[str, Any], text: str) -> None:
-    """Fail where `text` has not the `form`."""
+    """Fail if `text` does not match `form`."""
     ((kind, value),) = form.items()
     if kind == "choices":
         assert text in value

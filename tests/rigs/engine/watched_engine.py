@@ -1,4 +1,4 @@
-"""Engines that are watched: after each step invariants are checked and all memory that nobody may read is poisoned."""
+"""Engines under observation: after each step, invariants are checked and all unused memory is poisoned."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ ONE_THREAD = SessionSettings(threads=1)
 def make_core(
     folder: Path, slots: int, limits: Limits | None = None, runtime: str | None = None, prefix_blocks: int = 16
 ) -> Core:
-    """A watched core, to be stepped by hand. `runtime` is one of the engine's; None: the folder's own choice.
+    """Return a watched core, to be stepped by hand.
 
-    Its prefix cache has at most `prefix_blocks`.
+    `runtime` is one of the engine's, or None for the folder's own choice. Its prefix cache has at most `prefix_blocks`.
     """
     spec = read_spec(folder)
     runner = open_runner(spec, slots, replace(ONE_THREAD, runtime=runtime))
@@ -61,17 +61,17 @@ def open_engine(
     runtime: str | None = None,
     guesses: bool = True,
 ) -> Engine:
-    """A watched engine."""
+    """Return a watched engine."""
     return serve(folder, make_core(folder, slots, limits, runtime), max_queue, guesses)
 
 
 def serve(folder: Path, core: Core, max_queue: int = 64, guesses: bool = True) -> Engine:
-    """The engine around a core."""
+    """Return the engine around a core."""
     return Engine(read_spec(folder), core, EngineSettings(max_queue=max_queue, guesses=guesses))
 
 
 def wait_until_idle(engine: Engine) -> None:
-    """Until no request is left."""
+    """Wait until no request is left."""
     wait_until(lambda: not ((stats := engine.stats()).requests or stats.waiting), "the last request's end")
 
 
@@ -91,15 +91,15 @@ def finish(core: Core) -> None:
 
 
 def plans_of(core: Core) -> list[Plan]:
-    """What a watched core has carried out."""
+    """Return the plans that a watched core has executed."""
     assert isinstance(core._observer, Watch)
     return core._observer.plans
 
 
 class Gate:
-    """An observer at which the scheduler's thread stops after a plan of the `kind` until the gate is opened for good.
+    """An observer that stops the scheduler's thread after a plan of the `kind` until the gate is opened for good.
 
-    A broken one raises ZeroDivisionError then.
+    A broken gate then raises ZeroDivisionError.
     """
 
     def __init__(self, broken: bool = False, kind: Callable[[Plan], bool] = lambda plan: True) -> None:
@@ -129,7 +129,7 @@ def gated_engine(
     limits: Limits | None = None,
     max_queue_seconds: float = 0.0,
 ) -> Engine:
-    """An engine that is not watched but stands still at `gate`."""
+    """Return an unwatched engine that stops at `gate`."""
     core = make_core(folder, slots, limits)
     core._observer = gate
     settings = EngineSettings(max_queue=max_queue, max_queue_seconds=max_queue_seconds)
@@ -142,7 +142,7 @@ def poison(array: NDArray[Any]) -> float:
 
 
 class Watch:
-    """The observer; `plans` are those that were carried out."""
+    """The observer; `plans` are the executed plans."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -167,7 +167,7 @@ class Watch:
             blocks[list(state.prefixes.free)] = poison(blocks)
 
     def poison(self, lengths: dict[int, dict[int, int]]) -> None:
-        """NaN wherever no row of `lengths` (width -> row -> length) has a token."""
+        """Write NaN wherever no row of `lengths` (width -> row -> length) has a token."""
         if isinstance(self.runner, EncoderDecoderRunner):
             self.runner._encoded.array[:] = poison(self.runner._encoded.array)
         for width, partition in self.runner.partitions.items():
@@ -191,7 +191,7 @@ def random_tokens(rng: random.Random, low: int, high: int) -> tuple[int, ...]:
 
 
 def random_request(rng: random.Random, has_encoder: bool) -> Request:
-    """A request of any kind that the toys can take: at most 30 tokens and 3 beams."""
+    """Return a random request of any kind that the toys accept: at most 30 tokens and 3 beams."""
     settings: dict[str, Any] = {"max_tokens": rng.randint(1, 30), "eos_ids": random_tokens(rng, 0, 2)}
     kind = rng.choice(("greedy", "greedy", "edited", "beams", "sampled", "nucleus"))
     if kind == "edited":

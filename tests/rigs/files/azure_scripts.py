@@ -28,7 +28,7 @@ ECHO = """
 
 @dataclass(frozen=True)
 class Rig:
-    """A workspace in a folder of its own, and the command line on it."""
+    """A workspace in a separate folder, and the command line on it."""
 
     folder: Path
     capsys: pytest.CaptureFixture[str]
@@ -38,12 +38,12 @@ class Rig:
         return self.folder / ".hfx"
 
     def hfx(self, *words: str | Path) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr of `hfx batch WORDS`."""
+        """Return exit code, stdout and stderr of `hfx batch WORDS`."""
         code = main(["batch", "azure", *map(str, words), "--workspace", str(self.workspace)])
         return (code, *self.capsys.readouterr())
 
     def done(self, *words: str | Path) -> dict[str, Any]:
-        """The JSON of a command that succeeds."""
+        """Return the JSON of a command that must succeed."""
         code, out, err = self.hfx(*words, "--json")
         assert code == 0, err
         return dict(json.loads(out))
@@ -62,7 +62,7 @@ class Rig:
         self.done("deployment", "create", "-f", file, *(["--set-default"] if default else []))
 
     def files(self, count: int, content: str = "text") -> Path:
-        """A folder of `count` input files: 00.txt, 01.txt and so on."""
+        """Return a folder of `count` input files: 00.txt, 01.txt and so on."""
         folder = self.folder / "input"
         folder.mkdir()
         for number in range(count):
@@ -70,18 +70,18 @@ class Rig:
         return folder
 
     def invoke(self, *words: str | Path) -> dict[str, Any]:
-        """A job, as soon as it has started."""
+        """Return a job as soon as it has started."""
         return self.done("invoke", ENDPOINT, *words)
 
     def wait(self, job: str) -> dict[str, Any]:
-        """A job when it runs no more."""
+        """Return a job once it no longer runs."""
         return wait_until(lambda: (value := self.show(job))["status"] != "Running" and value, "the end of the job")
 
     def show(self, job: str) -> dict[str, Any]:
         return self.done("job", "show", job)
 
     def log(self, job: str) -> str:
-        """The log of the job and what its scripts printed."""
+        """Return the log of the job and the output of its scripts."""
         logs = sorted((self.workspace / "jobs" / job / "logs").iterdir())
         return "".join(log.read_text(encoding="utf-8") for log in logs)
 
@@ -90,7 +90,7 @@ class Rig:
         wait_until(lambda: len(list(parts.glob("[0-9]*"))) >= count, "parts")
 
     def kill(self, job: str) -> None:
-        """Kill the process of a job, and wait until it holds the job no more."""
+        """Kill the process of a job, and wait until it no longer holds the job."""
         command = ["hfx.batch.azure.runner", str(self.workspace / "jobs" / job)]
         # A process that it starts looks like itself until it runs its own program.
         found = [each for each in processes() if each.arguments[-3:-1] == command]

@@ -1,4 +1,4 @@
-"""Batch jobs for tests: small files, the command line on them, and the core in this process by a model that is open."""
+"""Batch jobs: small input files, the command line, and the core in this process with an open model."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ TREE = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Opened:
-    """A model that is open in this process, and the repository that it is of, if any."""
+    """A model that is open in this process, and its repository, if any."""
 
     model: Model
     repository: Path | None = None
 
     def plan(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> tuple[Job, list[PlannedChunk]]:
-        """A planned job; `changes` are those of a JobSpec, of its Output, and `size`, the rows of a mini-batch."""
+        """Return a planned job; `changes` are fields of JobSpec and Output, and `size`, the rows of a mini-batch."""
         settings: Request = changes.pop("settings", {})
         output = Output("append_row", changes.pop("file_name", "predictions.csv"), (), changes.pop("prefix", ""))
         spec = JobSpec(
@@ -66,18 +66,18 @@ class Opened:
         return create(job_folder, replace(spec, **changes), self.model.task, options, lambda: record)
 
     def planned(self, folder: Path) -> tuple[Job, list[PlannedChunk]]:
-        """The job of a folder, and its plan."""
+        """Return the job of a folder, and its plan."""
         return read_job(Folder(folder)), read_plan(Folder(folder))
 
     def run(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> bytes:
-        """The bytes of the output of a job that nothing disturbs."""
+        """Return the bytes of the output of a job that runs undisturbed."""
         job, planned = self.plan(folder, inputs, **changes)
         self.score(folder, job, planned)
         publish(Folder(folder), job, planned, Threshold(-1))
         return (folder / job.output.file_name).read_bytes()
 
     def go_on(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> None:
-        """Begin a job or take it up, as `hfx batch run` and `resume` do, until its output is there."""
+        """Begin or resume a job, as `hfx batch run` and `resume` do, until its output exists."""
         job_folder = Folder(folder)
         folder.mkdir(exist_ok=True)
         with job_folder.locked():
@@ -89,13 +89,13 @@ class Opened:
             publish(job_folder, job, planned, Threshold(-1))
 
     def score(self, folder: Path, job: Job, planned: Sequence[PlannedChunk], **options: Any) -> None:
-        """Write the parts of chunks."""
+        """Write the parts of the given chunks."""
         for _ in score_chunks(Folder(folder), job, planned, self.model, **options):
             pass
 
 
 def echo() -> Opened:
-    """What labels a text by its first letter, without a graph: for tests of files alone."""
+    """Return a model that labels a text by its first letter, without a graph, for tests of files alone."""
 
     def answer(request: Request) -> dict[str, Any]:
         text = request[names.TEXT_INPUT][0]
@@ -110,7 +110,7 @@ def echo() -> Opened:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A temporary folder in memory, where there is one: on a disk, each file takes a millisecond or more."""
+    """A temporary folder in memory if there is one: on a disk, each file takes a millisecond or more."""
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=shared) as folder:
         yield Path(folder)
@@ -118,7 +118,7 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def batch_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier and a generator, as other tests have them."""
+    """A repository with a classifier and a generator, as other tests have them."""
     folder = tmp_path_factory.mktemp("batch-repository")
     export_zoo("sentiment-distilbert", folder, CLASSIFIER, "int8", "onnxruntime")
     export_zoo("stories-gpt2", folder, GENERATOR, "int8", "onnxruntime", slots=8)
@@ -139,36 +139,36 @@ def generator(batch_repository: Path) -> Iterator[Opened]:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """`hfx batch` in this process (`run`, `resume` start worker processes), or as a process of its own."""
+    """`hfx batch` in this process, or as a separate process; `run` and `resume` start worker processes."""
 
     repository: Path
     capsys: pytest.CaptureFixture[str]
 
     def __call__(self, *words: str | Path) -> tuple[int, str]:
-        """The exit code, and all that was printed."""
+        """Return the exit code and everything that was printed."""
         code = main(["batch", *map(str, words)])
         return code, "".join(self.capsys.readouterr())
 
     def done(self, *words: str | Path) -> str:
-        """What a command prints that succeeds."""
+        """Return the output of a command that must succeed."""
         code, text = self(*words)
         assert code == 0, text
         return text
 
     def value(self, *words: str | Path) -> dict[str, Any]:
-        """The JSON of a command that succeeds."""
+        """Return the JSON of a command that must succeed."""
         code = main(["batch", *map(str, words), "--json"])
         captured = self.capsys.readouterr()
         assert code == 0, captured.err
         return dict(json.loads(captured.out))
 
     def new(self, name: str, output: Path, *words: str | Path) -> list[str]:
-        """The words of a new job of the model `name`."""
+        """Return the words of a new job of the model `name`."""
         place = [] if "--url" in words else ["--repository", str(self.repository)]
         return ["run", name, *map(str, words), *place, "--output", str(output)]
 
     def start(self, *words: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """The command as a process, whose output is one pipe."""
+        """Start the command as a process whose output is one pipe."""
         variables = {**os.environ, **(environment or {})}
         command = [*HFX, *map(str, words)]
         return subprocess.Popen(
@@ -182,7 +182,7 @@ def batch(batch_repository: Path, capsys: pytest.CaptureFixture[str]) -> Command
 
 
 def table(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """A file of `rows`, in the format of its ending."""
+    """Write `rows` to a file, in the format of its ending, and return its path."""
     if path.suffix == ".jsonl":
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     else:
@@ -193,21 +193,21 @@ def table(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def csv_text(rows: Sequence[Sequence[Any]]) -> str:
-    """Rows as csv writes them, all quoted."""
+    """Return rows as CSV, with every cell quoted."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
     return file.getvalue()
 
 
 def texts(path: Path, count: int) -> Path:
-    """A file of `count` different short texts."""
+    """Write a file of `count` different short texts, and return its path."""
     return table(
         path, [{"id": str(n), "text": f"The {n} gardens are {'lovely' if n % 3 else 'awful'}."} for n in range(count)]
     )
 
 
 def output_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of an output, typed as its format has them; an empty cell of a CSV is None, as elsewhere."""
+    """Return the rows of an output, typed as in its format; an empty cell of a CSV is None, as in other formats."""
     data = path.read_bytes()
     if path.suffix == ".parquet":
         import pyarrow.parquet

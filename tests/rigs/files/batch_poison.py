@@ -1,7 +1,8 @@
-"""A worker of `hfx batch` that has a poison: a text at which its process aborts, in words of the environment.
+"""A worker of `hfx batch` that aborts at a text with the word "poison".
 
-POISON_ONCE and START_ONCE are files, made by the abort after which there is none; `{}` is the text. With the file
-EVERY_OTHER, which comes and goes, every other worker aborts when it starts.
+Environment variables decide when. POISON_ONCE and START_ONCE name files: an abort creates its file, and no abort
+follows while the file exists; `{}` stands for the text. EVERY_OTHER names a file that alternately exists and does not,
+so that every other worker aborts at its start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hfx.local.encoder import LocalModel
 
 
 def end(variable: str, text: str = "") -> None:
-    """Abort, if the `variable` names no file or one that is not there, which is made."""
+    """Abort, unless the `variable` names a file that exists; create the file first."""
     if variable in os.environ:
         file = Path(os.environ[variable].format(text))
         if file.exists():
@@ -30,7 +31,7 @@ def end(variable: str, text: str = "") -> None:
 
 
 def answer_each(self: LocalModel, requests: Sequence[Request]) -> Any:
-    """The answers, or an abort."""
+    """Return the answers, or abort at a poisonous text."""
     for request in requests:
         if "poison" in request[names.TEXT_INPUT][0]:
             end("POISON_ONCE", request[names.TEXT_INPUT][0])

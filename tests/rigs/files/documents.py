@@ -1,4 +1,4 @@
-"""The documents as tests read them: their pages, code blocks and commands."""
+"""Parsed pages of the documents: their code blocks and commands."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ TYPED = [
 
 
 def blocks(page: str, *languages: str) -> list[str]:
-    """The code blocks of `languages` in a page, in order."""
+    """Return the code blocks of `languages` in a page, in order."""
     return [text for _, text in tagged_blocks(page, *languages)]
 
 
 def tagged_blocks(page: str, *languages: str) -> list[tuple[str, str]]:
-    """The language and text of each code block of `languages`, in order."""
+    """Return the language and text of each code block of `languages`, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [(language, body) for language, body in found if language in languages]
 
 
 def commands(page: str, program: str) -> list[str]:
-    """The lines of a page's shell blocks that run a program; `text` has those that no test types."""
+    """Return the lines of a page's shell blocks that run a program; `text` blocks have lines that no test runs."""
     lines = "\n".join(blocks(page, *SHELLS)).replace("\\\n", " ").splitlines()
     return [line for line in map(str.strip, lines) if line.startswith(program + " ") or line == program]
 
 
 def parse(words: list[str]) -> None:
-    """Parse the words after `hfx`. Raises what click raises for a command or an option that there is not."""
+    """Parse the words after `hfx`. Raises what click raises for an unknown command or option."""
     name, table = words[0], COMMANDS
     command, rest = load(name, table), words[1:]
     while members := getattr(command, "table", None):

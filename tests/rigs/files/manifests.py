@@ -1,4 +1,4 @@
-"""A complete manifest for tests, and model folders that fit it."""
+"""A complete manifest, and model folders that fit it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def manifest(name: str = "m", **changes: object) -> Manifest:
 
 
 def fill(root: Path, name: str = "m", members: tuple[str, ...] = ("_net",), content: str = "one") -> Manifest:
-    """Write the folders of a model into `root`, which may be a staging folder, and its manifest."""
+    """Write the folders of a model and its manifest into `root`, which may be a staging folder; return the manifest."""
     folders = (name, *(name + suffix for suffix in members))
     for folder in folders:
         (root / folder / "1").mkdir(parents=True)
@@ -43,7 +43,7 @@ def fill(root: Path, name: str = "m", members: tuple[str, ...] = ("_net",), cont
 
 
 def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    """Damage of a file: what `make` makes stands in its place."""
+    """Return a damage that replaces a file by what `make` makes."""
 
     def damage(path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -53,5 +53,5 @@ def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 def link(target: str | Path) -> Callable[[Path], None]:
-    """Damage of a file: a link to `target` in its place."""
+    """Return a damage that replaces a file by a link to `target`."""
     return instead(lambda path: path.symlink_to(target))

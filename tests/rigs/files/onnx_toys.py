@@ -1,4 +1,4 @@
-"""Toy ONNX graphs whose answers can be worked out by hand, and the running of any graph."""
+"""Toy ONNX graphs with answers that can be worked out by hand, and functions that run any graph."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def integers(name: str, *shape: int | str) -> onnx.ValueInfoProto:
 def session(
     model: onnx.ModelProto, level: str = "ORT_ENABLE_ALL", operators: Path | None = None, threads: int = 0
 ) -> Callable[..., list[np.ndarray]]:
-    """What runs `model` by ONNX Runtime on the CPU, by default as it serves it: with all of its optimizations.
+    """Return a session of `model` on the CPU, by default with all optimizations, as hfx serves it.
 
     `operators` is a library of operators.
     """
@@ -54,10 +54,10 @@ def session(
 
 
 def run(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
-    """The outputs as the model is served."""
+    """Return the outputs as the model is served."""
     return session(model)(**feed)
 
 
 def run_as_written(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
-    """The outputs of the graph's own operators, none of them fused."""
+    """Return the outputs of the graph's own operators, without fusion."""
     return session(model, "ORT_DISABLE_ALL")(**feed)

@@ -1,4 +1,4 @@
-"""Runs and results with known figures: what comparing, tuning, tables and files are tested with."""
+"""Runs and results with known figures, for tests of comparison, tuning, tables and files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MACHINE = Machine(processor="Test CPU", cores=2, memory=8 << 30, system="Linux",
 
 
 def run(label: str = "x", throughput: float = 100.0, *, p99: float = 10.0, callers: int = 1, **more: Any) -> Run:
-    """A run of 100 requests, all within `p99` milliseconds, under `callers` or at an open `rate`.
+    """Return a run of 100 requests within `p99` milliseconds, under `callers` or at an open `rate`.
 
     `more` are fields of Subject, Load and Run by their names, and how many requests `succeeded`.
     """

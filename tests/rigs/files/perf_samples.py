@@ -1,6 +1,6 @@
-"""Results of every kind, as `hfx perf` would write them: what tables, charts and pages are tested with.
+"""Results of every kind, as `hfx perf` would write them, for tests of tables, charts and pages.
 
-Times follow a queue in front of a server of known capacity, so that figures hang together; all of it is seeded.
+Times follow a queue in front of a server of known capacity, so that the figures are consistent. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONCURRENCIES = (1, 2, 4, 8, 16, 32)
 
 
 def times(median: float, seed: int, count: int = 400, sigma: float = 0.25) -> Distribution:
-    """`count` times around `median` milliseconds, log-normal."""
+    """Return `count` log-normal times around `median` milliseconds."""
     chance = random.Random(seed)
     found = distribution(median / 1e3 * chance.lognormvariate(0, sigma) for _ in range(count))
     assert found is not None
@@ -42,7 +42,7 @@ def times(median: float, seed: int, count: int = 400, sigma: float = 0.25) -> Di
 
 
 def run(label: str, callers: int, alone: float, seed: int, **more: Any) -> Run:
-    """An ensemble whose throughput follows the Universal Scalability Law, `alone` being that of one caller."""
+    """Return a run of an ensemble with the throughput of the Universal Scalability Law; `alone` is that of 1 caller."""
     rate = alone * callers / (1 + 0.08 * (callers - 1) + 0.002 * callers * (callers - 1))
     latency, batch = 1e3 * callers / rate, max(1.0, callers * 0.6)
     parts = (("tokenize", 0.1, 0.05), ("net", 0.5, 0.28), ("postprocess", 0.04, 0.03))  # shares of queue and infer
@@ -74,7 +74,7 @@ def concurrencies(levels: Sequence[int] = CONCURRENCIES) -> Result:
 
 
 def streaming(callers: int, seed: int, *, speed: float = 1.0, **more: Any) -> Run:
-    """A generator that streams: 120 requests of 50 tokens."""
+    """Return a run of a streaming generator: 120 requests of 50 tokens."""
     token, first = 6.0 * (1 + 0.055 * callers) / speed, 24.0 * (1 + 0.2 * callers) / speed
     latency = first + 49 * token
     rate = 1e3 * callers / latency
@@ -97,13 +97,13 @@ def streaming(callers: int, seed: int, *, speed: float = 1.0, **more: Any) -> Ru
 
 @cache
 def generator() -> Result:
-    """`hfx perf run stories --concurrency 1:16:2x` over the stream."""
+    """Return the result of `hfx perf run stories --concurrency 1:16:2x` over the stream."""
     return result(*(streaming(callers, 10 * callers) for callers in (1, 2, 4, 8, 16)), title="stories", machine=MACHINE)
 
 
 @cache
 def devices() -> Result:
-    """`hfx perf compare stories --devices cpu,gpu` with prices, three rounds."""
+    """Return the result of `hfx perf compare stories --devices cpu,gpu` with prices, three rounds."""
     runs = []
     for turn in range(3):
         for callers in (1, 4, 16):
@@ -116,14 +116,14 @@ def devices() -> Result:
 
 @cache
 def one_device() -> Result:
-    """The same on a machine without a GPU."""
+    """Return the same comparison on a machine without a GPU."""
     runs = tuple(each for each in devices().runs if each.subject.device == "cpu")
     return replace(devices(), machine=MACHINE, runs=runs, notes=("gpu was not run: this machine has no GPU.",))
 
 
 @cache
 def cases() -> Result:
-    """Two variants with short and with long texts, in three rounds."""
+    """Return a result of two variants with short and with long texts, in three rounds."""
     runs = []
     for turn in range(3):
         for words in (16, 128):
@@ -137,7 +137,7 @@ def cases() -> Result:
 
 @cache
 def tuning() -> Result:
-    """`hfx tune sentiment`: twelve trials, the settings before, the ones chosen, and the final A/B."""
+    """Return the result of `hfx tune sentiment`: twelve trials, settings before and after, and the final A/B."""
     chance = random.Random(5)
     runs = [run("before", 8, 40.0, 1)]
     for number in range(12):

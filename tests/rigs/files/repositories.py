@@ -1,4 +1,4 @@
-"""A small, healthy repository: the served line of an encoder model, with real ONNX files."""
+"""A small, healthy repository of an encoder model with real ONNX files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ENSEMBLE = ModelConfig(
 
 
 def build(repository: Path) -> Path:
-    """Write the repository: m -> m_tokenize, m_net (for CPU and GPU), m_postprocess."""
+    """Write the repository m -> m_tokenize, m_net (for CPU and GPU), m_postprocess, and return its path."""
     for config in (ENSEMBLE, TOKENIZE, NET, POSTPROCESS):
         (repository / config.name / "1").mkdir(parents=True)
         put(repository, config)
@@ -77,7 +77,7 @@ def build(repository: Path) -> Path:
 
 
 def put(repository: Path, config: ModelConfig, variant: str = "") -> None:
-    """Write one configuration, with bounds of its queue."""
+    """Write one configuration with a bounded queue."""
     folder = repository / config.name
     path = folder / "configs" / f"{variant}.pbtxt" if variant else folder / "config.pbtxt"
     path.parent.mkdir(exist_ok=True)
@@ -85,7 +85,7 @@ def put(repository: Path, config: ModelConfig, variant: str = "") -> None:
 
 
 def seal(repository: Path, precision: Precision | None = None) -> Path:
-    """Write the manifest that fits the files as they are."""
+    """Write the manifest that fits the current files."""
     folders = sorted(
         path.name for path in repository.iterdir() if path.name in ("m", "m_tokenize", "m_net", "m_postprocess")
     )

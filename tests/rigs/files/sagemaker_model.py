@@ -1,4 +1,4 @@
-"""Request bodies against botocore's own service model: shapes, and what its validator leaves out."""
+"""Checks of request bodies against botocore's service model, including limits that its validator omits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _service(name: str) -> Any:
 
 
 def problems(service: str, operation: str, body: dict[str, Any]) -> list[str]:
-    """What AWS would refuse of `body`, by the model alone; empty when it would take it."""
+    """Return what AWS would refuse in `body` by the model alone; empty if it would accept all of it."""
     from botocore.validate import ParamValidator
 
     shape = _service(service).operation_model(operation).input_shape
@@ -24,7 +24,7 @@ def problems(service: str, operation: str, body: dict[str, Any]) -> list[str]:
 
 
 def _beyond(shape: Any, value: Any, path: str) -> list[str]:
-    """Enumerations, patterns and upper limits, which botocore's validator does not look at."""
+    """Check enumerations, patterns and upper limits, which botocore's validator ignores."""
     if shape.type_name == "structure":
         return [
             each

@@ -1,4 +1,4 @@
-"""Tables that Spark scores, and what the classifier in this process answers to their texts."""
+"""Tables for Spark to score, and the answers of the classifier in this process to their texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NESTED = pa.struct([("n", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.f
 
 
 def table(spark: SparkSession, rows: int, partitions: int = 3) -> DataFrame:
-    """Rows of an id and a text, by turns the TEXTS and null."""
+    """Return rows of an id and a text: the TEXTS and null in turn."""
     texts = [*TEXTS, None]
     return spark.createDataFrame(
         [(i, texts[i % len(texts)]) for i in range(rows)], "id int, text string"
@@ -27,7 +27,7 @@ def table(spark: SparkSession, rows: int, partitions: int = 3) -> DataFrame:
 
 
 def rich_table(ids: range) -> pa.Table:
-    """Rows of many types; among the texts are nulls."""
+    """Return rows of many types; some texts are null."""
     texts = [*TEXTS, None]
     return pa.table(
         {
@@ -42,7 +42,7 @@ def rich_table(ids: range) -> pa.Table:
 
 
 def expected(repository: Path) -> dict[str | None, tuple[Any, ...]]:
-    """What the classifier in this process answers: text -> label, score, probabilities, error."""
+    """Return the answers of the classifier in this process: text -> label, score, probabilities, error."""
     model = LocalModel.open(repository, "sentiment")
     answers: dict[str | None, tuple[Any, ...]] = {None: (None, None, None, "The column 'text' is null.")}
     for text in TEXTS:
@@ -57,7 +57,7 @@ def predicted(row: Row) -> tuple[Any, ...]:
 
 
 def python_workers() -> Iterator[psutil.Process]:
-    """The Python workers of this process's Spark: the children of its daemon."""
+    """Yield the Python workers of this process's Spark, which are the children of its daemon."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if "pyspark.daemon" in process.parent().cmdline():

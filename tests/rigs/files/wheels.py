@@ -1,4 +1,4 @@
-"""Wheels that tests vendor: fetched from the package index once, and cached."""
+"""Wheels that tests vendor, fetched from the package index once and cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"  # the Python of the
 
 
 def wheels_for(needed: Sequence[str], python: str = HERE) -> Path:
-    """A folder with the wheels of the pinned requirements `needed`."""
+    """Return a folder with the wheels of the pinned requirements `needed`."""
 
     def build(folder: Path) -> dict[str, Any]:
         return {wheel.name: asdict(wheel) for wheel in fetch(needed, python, folder)}

@@ -1,1 +1,1 @@
-"""The machine: processors, GPUs, killed processes, waiting, and which tests run where."""
+"""The machine: processors, GPUs, killed processes, waiting, and the tiers in which tests run."""

@@ -1,4 +1,4 @@
-"""Whether weights are in huge pages."""
+"""Whether huge pages are available, and how much memory of this process's arenas is in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AVAILABLE = _ENABLED.is_file() and "[never]" not in _ENABLED.read_text(encoding=
 
 
 def copied() -> int:
-    """Bytes of memory in this process's arenas of 256 MB."""
+    """Return the bytes in use in this process's arenas of 256 MB in huge pages."""
     total = 0
     for region in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(encoding="utf-8")):
         size, used = (re.search(rf"(?m)^{name}: +(\d+) kB", region) for name in ("Size", "Rss"))

@@ -45,14 +45,14 @@ for line in sys.stdin:
 
 
 class Killer:
-    """Runs `work(arm, *arguments)`, which `source` defines; the changes behind `arm()` are counted, from 1."""
+    """Runs `work(arm, *arguments)`, defined in `source`, and counts the file changes after `arm()`, from 1."""
 
     def __init__(self, source: str) -> None:
         command = [sys.executable, "-c", SERVER, source]
         self._process = subprocess.Popen(command, cwd=TREE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, at: int, *arguments: str) -> int | None:
-        """Kill the work before change number `at` (0: never). Its number of changes if it ended before, else None."""
+        """Kill the work before change number `at` (0: never); return its number of changes if it ended, else None."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([at, *arguments]) + "\n")

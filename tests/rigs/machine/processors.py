@@ -1,8 +1,9 @@
 """What tests may expect of the processor that they run on.
 
-An x86 processor without VNNI adds u8 x s8 products in pairs, in 16 bits, which saturate where weights have more than 63
-levels: there hfx writes no others. It also has kernels of its own for a single row in ONNX Runtime's MatMulNBits: they
-add up in another order, so that the last bits are not those of two or more rows.
+An x86 processor without VNNI adds u8 x s8 products in pairs, in 16 bits, which saturate if weights have more than 63
+levels; on such a processor hfx writes weights of at most 63 levels. ONNX Runtime's MatMulNBits also has separate
+kernels for a single row there: they add up in another order, so that the last bits differ from those of two or more
+rows.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ FEWEST_ROWS = 1 if LEVELS == 127 else 2  # from which on more rows change no bit
 
 
 def error(got: NDArray[Any], want: NDArray[Any]) -> float:
-    """Relative to `want`."""
+    """Return the root-mean-square error relative to `want`."""
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
 def int8_error(at_127: float) -> float:
-    """The limit of a relative error with weights of LEVELS, where it is `at_127` with 127.
+    """Return the limit of a relative error with weights of LEVELS, given the limit `at_127` for 127 levels.
 
     Rounding weights and rounding activations cost about the same at 127 levels, and their squares add up. Activations
-    always have 127, so that 63 levels of weights make the limit 1.6 times as large.
+    always have 127 levels, so 63 levels of weights make the limit 1.6 times as large.
     """
     return at_127 * math.sqrt((1 + (127 / LEVELS) ** 2) / 2)

@@ -17,10 +17,10 @@ needs_data = pytest.mark.skipif(
 
 
 def full(*values: Any) -> Any:
-    """Parameters that `make test` leaves out, because those that stay cover the common case."""
+    """Mark parameters that `make test` leaves out, because the remaining ones cover the common case."""
     return pytest.param(*values, marks=pytest.mark.full)
 
 
 def thinned(names: Iterable[str]) -> list[Any]:
-    """Every second of `names`; `make test` leaves out the others, each of which varies one field of a common form."""
+    """Mark every second of `names`, which `make test` leaves out; each varies one field of a common configuration."""
     return [full(name) if at % 2 else name for at, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process brings about."""
+"""Waiting for the effect of another thread or process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 def wait_until(condition: Callable[[], Value], what: str = "it", seconds: float = 120.0) -> Value:
-    """The value of `condition` as soon as it is true. Raises AssertionError with `what` if it never is in `seconds`."""
+    """Return the value of `condition` as soon as it is true. Raises AssertionError with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"

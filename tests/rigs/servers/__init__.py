@@ -1,1 +1,1 @@
-"""Servers: real ones as processes, parts of them in this process, and models for them."""
+"""Servers: real ones as processes, parts of servers in this process, and models for them."""

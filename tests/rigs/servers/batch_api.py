@@ -1,4 +1,4 @@
-"""Batches of OpenAI's Batch API that are on the disk and have not begun, and an application in the front's place."""
+"""Batches of OpenAI's Batch API on disk that have not begun, and an application in place of the front."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ COMPLETIONS, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
 
 
 def settings_of(folder: Path, **changes: Any) -> ApiSettings:
-    """The settings for `folder`, with `changes`."""
+    """Return the settings for `folder`, with `changes`."""
     defaults = {"disk": 64 * MIB, "file": MIB, "lines": 200, "line": 1 << 16, "parallel": 4}
     return ApiSettings(folder=str(folder), **{**defaults, **changes})
 
 
 def line(number: int, body: Any, url: str = COMPLETIONS, **changes: Any) -> bytes:
-    """A line of an input file."""
+    """Return a line of an input file."""
     values = {"custom_id": f"row-{number}", "method": "POST", "url": url, "body": body, **changes}
     return json.dumps(values).encode() + b"\n"
 
 
 def content(url: str = COMPLETIONS) -> bytes:
-    """An input file of LINES lines."""
+    """Return an input file of LINES lines."""
     return b"".join(line(number, {"prompt": f"{number}"}, url) for number in range(LINES))
 
 
 def parsed(text: bytes) -> list[dict[str, Any]]:
-    """The JSON of each line."""
+    """Return the JSON of each line."""
     return [json.loads(each) for each in text.splitlines()]
 
 
 def begun(folder: Path, content: bytes, endpoint: str = COMPLETIONS, seconds: int = 3600, owner: str = "") -> Batch:
-    """A batch for a file with `content`, in the folder of a process that does not run."""
+    """Create a batch for a file with `content`, in the folder of a process that does not run."""
     store = Store(folder, 64 * MIB)
     order = time.time_ns()
     store.content("file-input").write_bytes(content)
@@ -55,7 +55,7 @@ def begun(folder: Path, content: bytes, endpoint: str = COMPLETIONS, seconds: in
 
 
 async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Answer a request by what it asks: of `status` in its body; the time of an answer is another each time."""
+    """Answer a request with its body and the `status` in it; the creation time differs each time."""
     body, more = b"", scope["method"] == "POST"
     while more:
         message = await receive()
@@ -68,7 +68,7 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 async def work(settings: ApiSettings, store: Store | None = None, app: Any = echo) -> Store:
-    """Work on the batches of a folder until none is left; `app` answers in the place of the front."""
+    """Process the batches of a folder until none is left; `app` answers in place of the front."""
     store = store or Store(Path(settings.folder), settings.disk)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -82,7 +82,7 @@ async def work(settings: ApiSettings, store: Store | None = None, app: Any = ech
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """The contents of the files that a batch has made, by the ends of their names."""
+    """Return the contents of a batch's result files, by the ends of their names."""
     store = Store(folder, 64 * MIB)
     return {
         file.filename.rpartition("_")[2]: store.content(file.id).read_bytes()

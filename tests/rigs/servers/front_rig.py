@@ -1,4 +1,4 @@
-"""A front process before a server in this one, which answers with what it was sent, and raw connections to it."""
+"""A front process with a server in this process behind it that echoes requests, and raw connections to it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LARGE = 12 << 20  # bytes of an answer to a body with the word large: more than 
 
 @dataclass
 class Seen:
-    """The requests that reached the server behind the front; `left` is released when a client of it leaves.
+    """The requests that reached the server behind the front; `left` is released when a client disconnects.
 
-    `answers` are those to GET, by their paths; others are empty objects. `refused` are paths of which GET is answered
-    by 400 and nothing else.
+    `answers` are the answers to GET, by path; other paths answer with empty objects. A GET of a path in `refused` is
+    answered by 400 and nothing else.
     """
 
     connections: int = 0
@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _stream(self) -> None:
-        """One piece; then, once the client has closed its connection, `left` is released."""
+        """Send one piece, and release `left` once the client has closed its connection."""
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def upstream() -> Iterator[tuple[int, Seen]]:
-    """The port of a server that answers with what it was sent, and what it has seen."""
+    """Yield the port of a server that echoes requests, and a record of the requests."""
     seen = Seen()
     handler = type("Handler", (_Handler,), {"seen": seen})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -116,7 +116,7 @@ def fronted(
     report: Callable[[str], None] = lambda line: None,
     **settings: Any,
 ) -> Iterator[Front]:
-    """A front of the server at `port`."""
+    """Yield a front of the server at `port`."""
     front = Front("127.0.0.1", 0, Settings(limits=limits or Limits(), **settings), scrape_port, report)
     front.start(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
     try:
@@ -126,14 +126,14 @@ def fronted(
 
 
 def connect(front: Front) -> socket.socket:
-    """A raw connection."""
+    """Return a raw connection."""
     host, port = front.url.rpartition("/")[2].split(":")
     return socket.create_connection((host, int(port)), timeout=SECONDS)
 
 
 @contextmanager
 def stderr_file(path: Path) -> Iterator[Path]:
-    """What this process and a front of it write to stderr goes to the file `path`, which may be read meanwhile.
+    """Redirect stderr of this process and its front to the file `path`, which may be read meanwhile.
 
     pytest's capfd empties its file as it reads it, and loses what another process writes in that moment.
     """
@@ -148,28 +148,28 @@ def stderr_file(path: Path) -> Iterator[Path]:
 
 
 def post(body: bytes, path: str = GENERATE, **headers: str) -> bytes:
-    """The bytes of a request."""
+    """Return the bytes of a request."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def read_answer(connection: socket.socket) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """Status, headers and body of the next answer; http.client.HTTPException or OSError when there is none."""
+    """Return status, headers and body of the next answer; raises http.client.HTTPException or OSError without one."""
     answer = http.client.HTTPResponse(connection, method="POST")
     answer.begin()
     return answer.status, answer.headers, answer.read()
 
 
 def ask(front: Front, request: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """The answer to `request` on a connection of its own."""
+    """Return the answer to `request` on a new connection."""
     with connect(front) as connection:
         connection.sendall(request)
         return read_answer(connection)
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the other end closes it, without another byte."""
+    """Return whether the other end closes the connection without sending another byte."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:

@@ -1,6 +1,6 @@
-"""Every door of a generator on a real server, what the engine in this process answers, and the server's figures.
+"""Every interface of a generator on a real server, the engine's own answers, and the server's metrics.
 
-The doors are raw HTTP and raw gRPC, not the client library of this project.
+The interfaces are raw HTTP and raw gRPC, not the client library of this project.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUEUED_A_SLOT = 16
 
 
 def streamed(events: Callable[[EmbeddedServer, Ask], Events]) -> Callable[[EmbeddedServer, Ask], Answer]:
-    """A door that reads a stream to its end; only its last piece has a finish reason."""
+    """Return an interface that reads a stream to its end, and check that only the last piece has a finish reason."""
 
     def ask_all(server: EmbeddedServer, ask: Ask) -> Answer:
         with events(server, ask) as found:
@@ -51,7 +51,7 @@ DOORS: dict[str, Callable[[EmbeddedServer, Ask], Answer]] = {
 
 
 def in_process(repository: Path, asks: Sequence[Ask]) -> list[Answer]:
-    """What the engine in this process answers each of `asks`, one after the other."""
+    """Return the answers of the engine in this process to each of `asks`, one after the other."""
     with ExitStack() as stack:
         models = {ask.model for ask in asks}
         local = {model: stack.enter_context(LocalGenerator.open(repository, model)) for model in models}
@@ -59,7 +59,7 @@ def in_process(repository: Path, asks: Sequence[Ask]) -> list[Answer]:
 
 
 def metrics(server: EmbeddedServer, model: str) -> dict[str, float]:
-    """The figures of `model` on /metrics by name, those of several labels (reasons, buckets) summed up."""
+    """Return the metrics of `model` by name, summed up over further labels (reasons, buckets)."""
     with urllib.request.urlopen(server.metrics_url, timeout=TIMEOUT) as answer:
         lines = answer.read().decode().splitlines()
     found: dict[str, float] = {}
@@ -72,6 +72,6 @@ def metrics(server: EmbeddedServer, model: str) -> dict[str, float]:
 
 
 def all_free(server: EmbeddedServer, model: str) -> bool:
-    """Whether the engine of `model` has nothing to do."""
+    """Return whether the engine of `model` is idle."""
     found = metrics(server, model)
     return found["hfx_slots_free"] == SLOTS[model] and found["hfx_queue_length"] == 0

@@ -1,7 +1,7 @@
-"""The Triton that the server tests run on: the nvidia-pytriton wheel's, or an installation that HFX_TEST_TRITON names.
+"""The Triton of the server tests: the nvidia-pytriton wheel's, or an installation named by HFX_TEST_TRITON.
 
-Such a folder has bin/tritonserver, backends/ and lib/, as /opt/tritonserver in NVIDIA's images; its Python backend has
-a stub for this Python. `hfx serve` of the tests is `--with local` then.
+The folder of an installation has bin/tritonserver, backends/ and lib/, as /opt/tritonserver in NVIDIA's images, and its
+Python backend has a stub for this Python. The tests then run `hfx serve --with local`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ needs_wheel = pytest.mark.skipif(
 
 
 def find() -> Installation:
-    """The Triton that the tests run on."""
+    """Return the Triton of the tests."""
     return find_on_path() if FOLDER else find_wheel()
 
 
 def use() -> None:
-    """Have the servers of this process, and of those that it starts, run on it."""
+    """Make the servers of this process and its children use that Triton."""
     if not FOLDER:
         return
     folder = Path(FOLDER).absolute()

@@ -1,4 +1,4 @@
-"""A tritonserver as images have it: a binary on PATH, and its backends in a folder beside it, of the wheel's files."""
+"""A tritonserver as in an image: a binary on PATH and its backends in a folder beside it, from the wheel's files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ done
 
 
 def install(folder: Path, *, refuses_sockets: bool = False, has_onnxruntime: bool = False) -> dict[str, str]:
-    """Make `folder`/bin/tritonserver and `folder`/backends; returns the variables of a machine that has them.
+    """Make `folder`/bin/tritonserver and `folder`/backends; return the variables of a machine that has them.
 
-    With `refuses_sockets` that Triton can't listen at a Unix socket. With `has_onnxruntime` it has a backend of that
+    With `refuses_sockets`, that Triton can't listen at a Unix socket. With `has_onnxruntime`, it has a backend of that
     name, which loads no model.
     """
     wheel = installed_triton.find()

@@ -1,4 +1,4 @@
-"""Fixtures for a module whose own `repository` is served by `hfx serve`, with a client of each protocol."""
+"""Fixtures that serve a module's own `repository` by `hfx serve` and connect a client of each protocol."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.rigs.servers.serve_process import ServeProcess, serving
 
 @pytest.fixture(scope="module")
 def served(repository: Path) -> Iterator[ServeProcess]:
-    """The server of `repository`."""
+    """`hfx serve` of `repository`."""
     with serving(repository) as running:
         yield running
 
 
 @pytest.fixture(params=["grpc_url", "http_url"])
 def client(request: pytest.FixtureRequest, served: ServeProcess) -> Iterator[Client]:
-    """A client of it, over gRPC and over HTTP."""
+    """A client of the server, over gRPC and over HTTP."""
     with Client(served.ready[request.param]) as opened:
         yield opened

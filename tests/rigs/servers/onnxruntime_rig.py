@@ -34,7 +34,7 @@ def batch_input(kind: str, target: str = "t", source: str = "s", data_type: str 
 
 
 def ragged_config(**changed: Any) -> dict[str, Any]:
-    """A net as exports make it: ids flattened, item_shape made by the server."""
+    """Return the configuration of a net as exports make it: flat ids, and an item_shape that the server makes."""
     return {
         "max_batch_size": 64,
         "input": [{"name": "ids", "data_type": INT32, "dims": [-1], "allow_ragged_batch": True}],
@@ -59,18 +59,18 @@ def value(name: str, shape: Sequence[Any], element: int = TensorProto.INT32) -> 
 
 
 def doubling(folder: Path, *shape: str | int) -> Path:
-    """x -> y = x + x, of one shape."""
+    """Write x -> y = x + x, of one shape."""
     return save(folder, [helper.make_node("Add", ["x", "x"], ["y"])], [value("x", shape)], [value("y", shape)])
 
 
 def doubling_config(size: int, **changed: Any) -> dict[str, Any]:
-    """The configuration of `doubling`; `changed` are fields of its input."""
+    """Return the configuration of `doubling`; `changed` are fields of its input."""
     tensors = ({"name": name, "data_type": INT32, "dims": [-1]} for name in "xy")
     return {"max_batch_size": size, "input": [next(tensors) | changed], "output": [next(tensors)]}
 
 
 def write_ragged(folder: Path) -> Path:
-    """ids [tokens], item_shape [rows, 1] -> total [rows, 1] (the row's sum), doubled [rows, width]."""
+    """Write ids [tokens], item_shape [rows, 1] -> total [rows, 1] (the row's sum), doubled [rows, width]."""
     nodes = [
         helper.make_node("Shape", ["item_shape"], ["shape"]),
         helper.make_node("Gather", ["shape", "zero"], ["rows"]),
@@ -85,7 +85,7 @@ def write_ragged(folder: Path) -> Path:
 
 
 def write_padding(folder: Path, *names: str) -> Path:
-    """Inputs `names` -> total, doubled of the sum of the inputs, by a graph that pads rows of any widths by itself."""
+    """Write a graph that pads rows of any widths itself: inputs `names` -> total, doubled of the sum of the inputs."""
     nodes = [
         *(helper.make_node("Cast", [name], [f"{name}.float"], to=TensorProto.FLOAT) for name in names),
         helper.make_node("Sum", [f"{name}.float" for name in names], ["sum"]),
@@ -107,7 +107,7 @@ def request(*rows: Sequence[int], wanted: tuple[str, ...] = ("total", "doubled")
 
 
 class Recording:
-    """A session that notes what it is fed; by default it says of padding what `session` does."""
+    """A session that records its feeds; by default it reports the same about padding as `session`."""
 
     def __init__(self, session: Session, skips_padding: bool | None = None) -> None:
         self.session = session

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector that keeps the spans it is sent: protobuf of the SDK for Python, JSON of Triton's."""
+"""An OpenTelemetry collector that keeps received spans: protobuf from Python's SDK, JSON from Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Span:
-    """Ids in hexadecimal digits; `parent` is empty for the first of a trace."""
+    """Ids are hexadecimal digits; `parent` is empty for the first span of a trace."""
 
     service: str
     name: str
@@ -26,7 +26,7 @@ class Span:
 
 @dataclass
 class Collector:
-    """What has come so far; while `answers` is not set, no request is answered."""
+    """The received spans; while `answers` is not set, no request is answered."""
 
     url: str = ""
     requests: int = 0
@@ -36,9 +36,9 @@ class Collector:
 
 @contextmanager
 def collector(hangs: bool = False, status: int = 200) -> Iterator[Collector]:
-    """A collector at a free port of 127.0.0.1 that answers with `status`: a redirect is to the collector itself.
+    """Yield a collector at a free port of 127.0.0.1 that answers with `status`; a redirect leads to itself.
 
-    One that `hangs` takes requests and does not answer.
+    A collector that `hangs` takes requests and does not answer.
     """
     found = Collector()
     if not hangs:

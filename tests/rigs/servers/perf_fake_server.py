@@ -1,7 +1,7 @@
-"""A served model whose times are known: gRPC in this process, on an event loop in a thread of its own.
+"""A served model with known times: gRPC in this process, on an event loop in its own thread.
 
-The text of a request is an order: `sleep S` answers after S seconds, `fail CODE MESSAGE` not at all, `write N S` gives
-N tokens, S seconds (0) after one another, and `hang` does not answer.
+The text of a request is a command: `sleep S` answers after S seconds, `fail CODE MESSAGE` answers with an error, `write
+N S` gives N tokens S seconds (0) apart, and `hang` does not answer.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ HANG_SECONDS = 30.0
 
 
 def orders(*texts: str, **settings: int) -> RequestSet:
-    """A request for each text, all with `settings`."""
+    """Return a request for each text, all with `settings`."""
     shared = {name: (value,) for name, value in settings.items()}
     return RequestSet(tuple(Request({"text_input": (text,), **shared}) for text in texts), "orders")
 
 
 class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """A running server, with TLS where there are credentials; `kill` ends it as a crash would.
+    """A running server, with TLS if there are credentials; `kill` ends it as a crash would.
 
-    Between `stall` seconds from the first request on, nothing is served. `times` are what it took by its own clock:
-    seconds from the arrival of each request to each of its pieces. Of requests, `cancelled` is their number, `peak`
-    how many were under way at the same time.
+    Between `stall` seconds after the first request, nothing is served. `times` are measured by the server's clock:
+    seconds from the arrival of each request to each of its pieces. `cancelled` is a number of requests, and `peak` is
+    the largest number of concurrent requests.
     """
 
     def __init__(self, port: int = 0, credentials: Any = None) -> None:
@@ -70,7 +70,7 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.kill()
 
     def kill(self) -> None:
-        """End it now."""
+        """End the server now."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end.set)
             self._thread.join(20)
@@ -94,7 +94,7 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     @property
     def texts(self) -> list[str]:
-        """The texts in the order that they came."""
+        """The texts in the order of their arrival."""
         return [each["text_input"] for each in self.inputs]
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802

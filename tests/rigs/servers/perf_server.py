@@ -1,6 +1,6 @@
-"""What the tests of hfx perf on a real server share: a small classifier, a small generator, and a Triton of both.
+"""Fixtures of the `hfx perf` tests on a real server: a small classifier, a small generator, and a Triton for both.
 
-conftest.py hands the fixtures to all tests, which leave them as they were found.
+conftest.py gives the fixtures to all tests, which leave them unchanged.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def perf_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def perf_server(perf_models: Path) -> Iterator[EmbeddedServer]:
-    """A real Triton that serves them."""
+    """A real Triton that serves the models."""
     with EmbeddedServer(perf_models) as running:
         yield running
 
 
 @pytest.fixture
 def hfx(tmp_path: Path) -> Callable[..., Ended]:
-    """`hfx WORDS` as a process of its own, in a folder of its own."""
+    """A function that runs `hfx WORDS` as a separate process in a separate folder."""
 
     def run(*words: str, **environment: str) -> Ended:
         return subprocess.run(

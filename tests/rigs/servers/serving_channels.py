@@ -1,4 +1,4 @@
-"""A caller's end of Triton, as far as a request's responses need it: what was sent, and whether the caller has left."""
+"""A stand-in for Triton's side of a request: the responses that were sent, and whether the caller has gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hfx.python_backends.generation.pieces import Piece
 
 
 class Caller:
-    """A channel that keeps what comes, errors by their codes; `sending` is called before each response."""
+    """A channel that keeps responses, and errors by their codes; `sending` is called before each response."""
 
     def __init__(self, sending: Callable[[], None] = lambda: None) -> None:
         self.outputs: list[Mapping[str, Any]] = []
@@ -52,5 +52,5 @@ class Caller:
 
 
 def outputs(text: str, **others: Any) -> dict[str, Any]:
-    """The output tensors of a piece."""
+    """Return the output tensors of a piece."""
     return Piece(text, **others).outputs()

@@ -1,4 +1,4 @@
-"""Embedded servers for one test each, and the shared memory that they have."""
+"""Embedded servers for one test each, and the shared memory that they use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfx.triton.workspace import SHARED_MEMORY, region_prefix
 
 @contextmanager
 def started(repository: Path, **options: Any) -> Iterator[EmbeddedServer]:
-    """A server that is killed at the end: a graceful stop takes seconds."""
+    """Yield a server that is killed at the end, because a graceful stop takes seconds."""
     with EmbeddedServer(repository, **options) as server:
         try:
             yield server
@@ -22,5 +22,5 @@ def started(repository: Path, **options: Any) -> Iterator[EmbeddedServer]:
 
 
 def regions(workspace: Path) -> list[Path]:
-    """The shared memory of the server with the folder `workspace`."""
+    """Return the shared memory of the server with the folder `workspace`."""
     return list(SHARED_MEMORY.glob(region_prefix(workspace) + "*"))

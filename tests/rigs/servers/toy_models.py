@@ -1,8 +1,8 @@
-"""Tiny real Triton models for tests of servers and clients: numpy only, no checkpoint.
+"""Tiny real Triton models for tests of servers and clients, with numpy only and no checkpoint.
 
 `write_toy(repository)` makes the ensemble `toy` (a text-classification by its tensors) = `toy_tokenize`, a Python model
-whose text is its order: `sleep S`, `refuse WHY`, anything else is answered by its length. `write_ticks(repository)`
-makes `ticks`, decoupled: N pieces, one each tenth of a second, for the text `N`.
+whose text is a command: `sleep S`, `refuse WHY`; it answers any other text by its length. `write_ticks(repository)`
+makes `ticks`, a decoupled model: N pieces, one each tenth of a second, for the text `N`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NAMES = ("label", "score", "truncated_tokens")
 
 
 def write_model(repository: Path, name: str, config: str, model: str = "") -> Path:
-    """A model folder with version 1; without MODEL (an ensemble) the version is empty."""
+    """Write a model folder with version 1; without `model` (an ensemble) the version is empty."""
     version = repository / name / "1"
     version.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(config)
@@ -60,13 +60,13 @@ def write_model(repository: Path, name: str, config: str, model: str = "") -> Pa
 
 
 def loading(*statements: str) -> str:
-    """MODEL, which runs `statements` when it is loaded."""
+    """Return MODEL with `statements` that run when it is loaded."""
     body = "".join(f"        {statement}\n" for statement in statements)
     return MODEL.replace("    def execute", f"    def initialize(self, args):\n{body}\n    def execute", 1)
 
 
 def ensemble(member: str) -> str:
-    """The configuration of an ensemble whose only step is MEMBER."""
+    """Return the configuration of an ensemble with the single step `member`."""
     inputs = "".join(f' input_map {{ key: "{name}" value: "{name}" }}' for name in ("text_input", "top_k"))
     outputs = "".join(f' output_map {{ key: "{name}" value: "{name}" }}' for name in NAMES)
     step = f'{{ model_name: "{member}" model_version: -1{inputs}{outputs} }}'
@@ -74,7 +74,7 @@ def ensemble(member: str) -> str:
 
 
 def write_toy(repository: Path, name: str = "toy", queue: str = "") -> Path:
-    """The ensemble NAME and its member; QUEUE is the text of the member's default_queue_policy."""
+    """Write the ensemble `name` and its member; `queue` is the text of the member's default_queue_policy."""
     batching = f"dynamic_batching {{ default_queue_policy {{ {queue} }} }}\n" if queue else "dynamic_batching { }\n"
     write_model(repository, f"{name}_tokenize", PYTHON + batching, MODEL)
     write_model(repository, name, ensemble(f"{name}_tokenize"))

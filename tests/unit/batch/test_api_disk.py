@@ -1,4 +1,4 @@
-"""Batches on a disk that is full or fails: they wait, say so, and go on."""
+"""Batches on a disk that is full or fails: they wait, report it, and continue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_batch_without_room_waits_says_so_and_goes_on(tmp_path: Path, monkeypa
 
 
 def store_room(store: Store) -> int:
-    """All of the room that is left, but for a few records."""
+    """Return all of the room that is left, except for a few records."""
     return store._limit - store._used - BLOCK
 
 

@@ -1,4 +1,4 @@
-"""The process of the Batch API killed before any change of the file system: the same bytes, each line once."""
+"""Kills of the Batch API's process before any file change: the results have the same bytes, each line once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def content() -> bytes:
 
 
 @pytest.mark.slow
-def test_a_kill_before_any_change_of_the_disk_leaves_a_batch_that_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_kill_before_any_file_change_does_not_change_the_results(tmp_path: Path) -> None:
     begun(tmp_path / "begun", content())
     whole = shutil.copytree(tmp_path / "begun", tmp_path / "whole")
     asyncio.run(work(settings_of(whole)))
@@ -75,7 +75,7 @@ def test_a_damaged_part_is_computed_again(tmp_path: Path) -> None:
 
 
 async def _for_a_moment(store: Store) -> None:
-    """Work until the first part is there."""
+    """Work until the first part exists."""
     [batch] = store.batches.values()
     folder = store.parts(batch)
     task = asyncio.create_task(work(settings_of(folder.path.parents[1]), store))

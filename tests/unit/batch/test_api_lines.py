@@ -1,4 +1,4 @@
-"""Input files of the Batch API: what is wrong with a line is named with its number, and nothing is cut wrongly."""
+"""Input files of the Batch API: errors name the line, and chunks never split a line."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_as_many_lines_as_may_be_are_taken_and_more_are_not(tmp_path: Path) -> N
     assert errors_of(content, tmp_path, lines=49) == [("too_many_requests", None, None)]
 
 
-def test_errors_end_at_a_bound(tmp_path: Path) -> None:
+def test_the_number_of_reported_errors_is_bounded(tmp_path: Path) -> None:
     assert len(errors_of(b"x\n" * 10_000, tmp_path)) == MOST_ERRORS
 
 

@@ -1,4 +1,4 @@
-"""/v1/files and /v1/batches by OpenAI's own client: the front, and the process of the Batch API behind it."""
+"""/v1/files and /v1/batches by OpenAI's own client: the front, and the Batch API's process behind it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_file_is_stored_listed_read_and_deleted(served: Served) -> None:
         assert raised.value.code == "file_not_found"
 
 
-def test_what_is_of_another_label_is_not_there(served: Served) -> None:
+def test_files_and_batches_of_another_key_label_are_not_found(served: Served) -> None:
     import openai
 
     file = served.upload(line(1, {}) + b"x")
@@ -134,7 +134,7 @@ def test_a_batch_whose_file_is_wrong_fails_with_the_numbers_of_the_lines(served:
     assert served.api.files.delete(file.id).deleted
 
 
-def test_pages_follow_one_another(served: Served) -> None:
+def test_lists_of_files_and_batches_are_paged(served: Served) -> None:
     import openai
 
     made = [served.upload(b"%d\n" % number).id for number in range(5)]
@@ -174,7 +174,7 @@ def test_pages_follow_one_another(served: Served) -> None:
     ],
     ids=str,
 )
-def test_a_batch_that_can_not_be_is_refused_by_the_name_of_its_field(
+def test_an_invalid_batch_is_refused_with_the_name_of_its_field(
     fields: dict[str, Any], param: str, served: Served
 ) -> None:
     import openai
@@ -224,7 +224,7 @@ FILE = b'--X\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\
     ],
     ids=range(14),
 )
-def test_forms_in_any_order_are_read_and_damaged_ones_refused(body: bytes, status: int, served: Served) -> None:
+def test_multipart_parts_may_have_any_order_and_damage_is_a_400(body: bytes, status: int, served: Served) -> None:
     head = "\r\n".join(["POST /v1/files HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"])
     head += "".join(f"\r\n{name.replace('_', '-')}: {value}" for name, value in FORM.items()) + "\r\n\r\n"
     found, _, answer = ask(served.front, head.encode() + body)
@@ -288,7 +288,7 @@ def test_a_chunked_upload_is_taken(served: Served) -> None:
     assert status == 200 and json.loads(body)["bytes"] == 1
 
 
-def test_a_full_disk_is_said_and_what_was_there_is_kept(tmp_path: Path) -> None:
+def test_an_upload_beyond_the_disk_limit_is_a_507_and_keeps_other_files(tmp_path: Path) -> None:
     import openai
 
     with serving(tmp_path / "batches", disk=600_000) as served:
@@ -298,7 +298,7 @@ def test_a_full_disk_is_said_and_what_was_there_is_kept(tmp_path: Path) -> None:
         assert (raised.value.status_code, raised.value.code, raised.value.type) == (507, "storage_full", "server_error")
         assert served.api.files.content(kept.id).content == b"x" * 300_000
         assert served.api.files.delete(kept.id).deleted
-        assert served.upload(b"y" * 400_000).bytes == 400_000  # what was deleted, or refused, is free again
+        assert served.upload(b"y" * 400_000).bytes == 400_000  # the room of deleted and refused files is free again
 
 
 def test_a_folder_has_one_server_and_is_for_its_owner_alone(served: Served) -> None:
@@ -343,7 +343,7 @@ def test_a_process_that_can_not_be_started_is_tried_again(tmp_path: Path, monkey
     assert len(notes) == 2 and all("it did not start: Resource temporarily unavailable" in note for note in notes)
 
 
-def test_without_a_folder_the_routes_say_how_to_have_them() -> None:
+def test_without_a_batch_folder_the_routes_name_the_missing_option() -> None:
     with upstream() as (port, _), fronted(port) as front:
         for path in ("/v1/files", "/v1/batches", "/v1/files/file-1/content"):
             status, _, body = ask(front, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""The course of a batch: what a server in trouble answers is sent again, and every line is answered for once."""
+"""The run of a batch: lines are sent again while the server is in trouble, and each line gets one result."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ App = Callable[..., Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the front dies of nothing that would have to be noticed."""
+    """Shorten the time in which the runner would notice the front's end; a stand-in for the front never dies."""
     monkeypatch.setattr(runner, "NOTICE_SECONDS", 0.01)
 
 
 def line_of(scope: dict[str, Any]) -> int:
-    """The number of the line that a request is for; 0: none."""
+    """Return the number of the line that a request is for, or 0 for none."""
     return int(dict(scope["headers"]).get(b"x-request-id", b"_0").rpartition(b"_")[2])
 
 
@@ -72,7 +72,7 @@ def test_lines_of_embeddings_have_no_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503, 500, 502, 504, 404, 400])
-def test_what_a_server_answers_while_it_is_in_trouble_does_not_count(status: int, tmp_path: Path) -> None:
+def test_a_line_that_fails_once_is_sent_again(status: int, tmp_path: Path) -> None:
     seen: Counter[int] = Counter()
 
     async def troubled(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -88,7 +88,7 @@ def test_what_a_server_answers_while_it_is_in_trouble_does_not_count(status: int
     assert [row["response"]["body"]["asked"] for row in left] == [row["response"]["body"]["asked"] for row in right]
 
 
-def test_a_line_that_breaks_its_server_each_time_is_an_error_and_its_neighbours_are_not(tmp_path: Path) -> None:
+def test_a_line_whose_every_try_fails_is_an_error_and_no_other_line_is(tmp_path: Path) -> None:
     tries = 0
 
     async def breaking(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -106,7 +106,7 @@ def test_a_line_that_breaks_its_server_each_time_is_an_error_and_its_neighbours_
     assert tries == 1 + runner.MOST_TRIES and len(parsed(results(tmp_path)["output.jsonl"])) == LINES - 1
 
 
-def test_few_lines_are_in_progress_and_a_doubtful_one_is_alone(tmp_path: Path) -> None:
+def test_parallel_lines_are_bounded_and_a_failed_line_is_retried_alone(tmp_path: Path) -> None:
     beside: dict[int, list[int]] = {}
     running = 0
 
@@ -222,7 +222,7 @@ def label_of(scope: dict[str, Any]) -> bytes:
 
 
 def two_labels(folder: Path, **changes: Any) -> tuple[Store, Batch, Batch]:
-    """A batch of the label `slow` before one of `fast`, with the same lines."""
+    """Create a batch of the label `slow` before one of `fast`, with the same lines."""
     first = begun(folder, content(), owner="slow")
     store = Store(folder, 1 << 30)
     second = replace(first, id="batch_fedcba9876543210", order=first.order + 1, **{"owner": "fast", **changes})
@@ -256,7 +256,7 @@ def test_a_model_that_never_loads_ends_its_own_batch_alone(tmp_path: Path) -> No
 
 
 def test_answers_of_a_chunk_that_was_interrupted_are_kept(tmp_path: Path) -> None:
-    """A key that is bounded gets an answer in each turn; none of its lines is computed twice."""
+    """A key with limits gets an answer in each turn, and none of its lines is computed twice."""
     begun(tmp_path, content())
     answered: Counter[int] = Counter()
     allowed = 0

@@ -1,4 +1,4 @@
-"""The YAML files of `az ml`: both forms, refusals with file and line, and Azure's own parser on what hfx writes."""
+"""The YAML files of `az ml`: both schemas, refusals with file and line, and Azure's own parser on hfx's files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ settings:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What the documents of these tests refer to."""
+    """The files that the documents of these tests refer to."""
     for name in ("code", "weights"):
         (tmp_path / name).mkdir()
     (tmp_path / "code" / "score.py").write_text("def init(): ...\ndef run(files): return files\n", encoding="utf-8")
@@ -65,7 +65,7 @@ def parsed(text: str, folder: Path) -> Deployment:
     return parse_deployment(parse_document(text, "d.yml"), folder, folder / "repository")
 
 
-def test_the_older_form_is_the_same_deployment(folder: Path) -> None:
+def test_the_older_yaml_schema_gives_the_same_deployment(folder: Path) -> None:
     head, settings = MODERN.replace("type: model\n", "").split("settings:\n", 1)
     older = head + "\n".join(line.removeprefix("  ") for line in settings.splitlines())
     deployment = parsed(older, folder)
@@ -73,7 +73,7 @@ def test_the_older_form_is_the_same_deployment(folder: Path) -> None:
     assert parsed(dump(deployment.document()), Path("/")) == deployment
 
 
-def test_what_is_left_out_has_the_defaults_of_azure(folder: Path) -> None:
+def test_omitted_settings_have_azures_defaults(folder: Path) -> None:
     text = "name: abc\nendpoint_name: abc\ncode_configuration: {code: code, scoring_script: score.py}\n"
     assert parsed(text, folder).settings == Settings(
         instance_count=1, max_concurrency_per_instance=1, mini_batch_size=None, max_retries=3, timeout=30,
@@ -114,7 +114,7 @@ def test_a_written_deployment_reads_as_the_same(folder: Path) -> None:
         ("Summaries of bills", "\0", "d.yml can't be read as YAML"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_taken_is_refused_by_file_and_line(old: str, new: str, message: str, folder: Path) -> None:
+def test_an_invalid_deployment_is_refused_with_file_and_line(old: str, new: str, message: str, folder: Path) -> None:
     assert old in MODERN
     with pytest.raises(UsageError) as refusal:
         parsed(MODERN.replace(old, new, 1), folder)
@@ -198,7 +198,7 @@ def test_a_deployment_keeps_the_code_that_it_was_created_with(rig: Rig) -> None:
 
 @pytest.fixture(scope="module")
 def azure() -> Path:
-    """A folder to import azure-ai-ml from; its 45 packages stay out of the environment of the tests."""
+    """A folder to import azure-ai-ml from, which keeps its 45 packages out of the environment of the tests."""
 
     def install(folder: Path) -> dict[str, Any]:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
@@ -249,7 +249,7 @@ def test_tables_and_lists_are_written_as_azure_does(rig: Rig) -> None:
 
 
 @pytest.mark.slow
-def test_azure_reads_what_it_reads_here(rig: Rig, azure: Path) -> None:
+def test_azures_own_parser_reads_the_stored_files(rig: Rig, azure: Path) -> None:
     older = f"""
 name: older
 endpoint_name: {ENDPOINT}

@@ -1,4 +1,4 @@
-"""Jobs of scoring scripts: their results, what goes wrong in a script, and what a kill leaves."""
+"""Jobs of scoring scripts: results, errors in a script, and kills."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.rigs.files.azure_scripts import ENDPOINT, Rig
 from tests.rigs.machine.waiting import wait_until
 
 QUICK = "settings: {mini_batch_size: 1, retry_settings: {max_retries: 1, timeout: 5}}"
-# Each file says what run() does with it.
+# Each file is a command to run().
 ACTING = """
     import ctypes, os, sys, time
     def init():

@@ -1,4 +1,4 @@
-"""What a kill leaves of a workspace: what was there before, or what was to be there."""
+"""A kill leaves a workspace in its old or its new state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEPLOYMENT = "name: first\nendpoint_name: texts-batch\ncode_configuration: {code
 
 
 def state(folder: Path) -> tuple[list[str], ...]:
-    """What a reader sees: every file that is found can be read."""
+    """Return the files of a workspace; each one that is found can be read."""
     workspace = Workspace(folder / ".hfx")
     endpoints = workspace.endpoints()
     deployments = [each for endpoint in endpoints for each in workspace.deployments(endpoint.name)]

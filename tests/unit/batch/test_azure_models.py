@@ -1,4 +1,4 @@
-"""Published models behind endpoints: with a scoring script of the usual kind, and without one."""
+"""Published models behind endpoints, with a usual scoring script and without a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in, rows out: all of them, in order, with the same bytes however the work is cut, interrupted and taken up."""
+"""Every row gets a result, in order and with the same bytes, however the work is divided or interrupted."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_row_is_answered_in_its_place_however_the_work_is_done(
             assert bool(row["label"]) == bool(text)
 
 
-def test_all_formats_say_the_same(classifier: Opened, tmp_path: Path) -> None:
+def test_csv_json_and_parquet_outputs_hold_the_same_values(classifier: Opened, tmp_path: Path) -> None:
     source = table(
         tmp_path / "a.csv", [{"id": "007", "text": "Lovely."}, {"id": "", "text": ""}, {"id": "é,\r", "text": "\x00"}]
     )
@@ -178,7 +178,7 @@ def test_no_rows_give_an_output_without_rows(ending: str, classifier: Opened, tm
         (["id"], {"file_name": "n" * 250 + ".csv"}, "can't be the output's name"),
     ],
 )
-def test_columns_that_can_not_be_are_refused_before_work(
+def test_invalid_columns_and_output_names_are_refused_at_planning(
     columns: list[str],
     changes: dict[str, Any],
     reason: str,

@@ -1,4 +1,4 @@
-"""The columns of each task: what the model answers, cell by cell, in every format and mini-batch size."""
+"""The output columns of each task, cell by cell, in every format and mini-batch size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hfx.errors import HfxError, UsageError
 from tests.rigs.checkpoints.published import VNNI, export_zoo
 from tests.rigs.files.batch_jobs import Opened, output_rows, table
 
-# The same exports as those of tests/conftest.py.
+# The same exports as in tests/conftest.py.
 MODELS = {
     "entities-int8": ("entities-bert", "auto" if VNNI else "openvino"),
     "answers-int8": ("answers-bert", "auto" if VNNI else "openvino"),
@@ -40,7 +40,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def cells_of(answer: Answer) -> dict[str, Any]:
-    """What the columns of a row hold, by name."""
+    """Return the expected cells of a row, by column."""
     if "label" in answer and isinstance(answer["label"], list):
         scores = dict(zip(answer["label"], answer["score"], strict=True))
         first = {"label": answer["label"][0], "score": answer["score"][0]}
@@ -49,7 +49,7 @@ def cells_of(answer: Answer) -> dict[str, Any]:
 
 
 def alike(found: Any, expected: Any) -> bool:
-    """Whether two values are equal, floats as float32."""
+    """Return whether two values are equal, floats as float32."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(alike(found[name], expected[name]) for name in expected)
     if isinstance(expected, list):
@@ -100,7 +100,7 @@ def test_several_answers_of_a_row_are_a_column_of_json(opened: Opened, tmp_path:
     assert row["answer"] == answer["answers"][0]["answer"]
 
 
-def test_columns_that_a_task_has_not_are_refused(opened: Opened, tmp_path: Path) -> None:
+def test_columns_that_do_not_fit_the_inputs_of_a_task_are_refused(opened: Opened, tmp_path: Path) -> None:
     source = table(tmp_path / "a.csv", [{"text": "a", "q": "b"}])
     asks = opened.model.task == "question-answering"
     settings = {"candidate_labels": LABELS} if opened.model.task == "zero-shot-classification" else {}

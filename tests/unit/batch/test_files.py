@@ -1,4 +1,4 @@
-"""The files of a job: written so that a crash leaves all or nothing, and refused where they are damaged."""
+"""The files of a job: a crash leaves a file whole or absent, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_file_is_on_the_disk_before_it_gets_its_name(
 
 
 def planned_job(model: Opened, folder: Path, file_name: str = "predictions.csv", rows: int = 4) -> Path:
-    """The folder of a job of two chunks, scored."""
+    """Return the folder of a scored job of two chunks."""
     source = texts(folder / "a.csv", rows)
     job, planned = model.plan(folder / "job", [source], size=2, file_name=file_name)
     model.score(folder / "job", job, planned)
@@ -71,7 +71,7 @@ def published(folder: Path) -> None:
 def test_a_damaged_part_is_named(ending: str, classifier: Opened, tmp_path: Path) -> None:
     folder = planned_job(classifier, tmp_path, f"out{ending}")
     first, second = (folder / "parts" / f"00000{n}{ending}" for n in (0, 1))
-    (folder / "parts" / f".{first.name}.sha256").unlink()  # as of earlier versions: what it holds is checked, too
+    (folder / "parts" / f".{first.name}.sha256").unlink()  # as in earlier versions: its content is checked, too
     whole = first.read_bytes(), second.read_bytes()
     cuts = range(1, len(whole[0]), 7 if ending == ".csv" else 397)
     damages = [b"", whole[1], *(whole[0][:-cut] for cut in cuts)]
@@ -117,7 +117,7 @@ def test_parts_without_a_sum_are_published_as_before(classifier: Opened, tmp_pat
     assert (folder / "predictions.csv").read_bytes() == expected
 
 
-def test_what_is_no_part_is_not_taken_for_one(classifier: Opened, tmp_path: Path) -> None:
+def test_other_files_in_the_parts_folder_are_not_parts(classifier: Opened, tmp_path: Path) -> None:
     folder = planned_job(classifier, tmp_path)
     published(folder)
     before = (folder / "predictions.csv").read_bytes()
@@ -158,7 +158,7 @@ def test_a_job_with_any_value_of_another_kind_is_refused(classifier: Opened, tmp
             RunOptions.of(read_job(Folder(folder)).run)
 
     def damage(value: Any) -> None:
-        """Each value below is of other kinds, in turn."""
+        """Check the refusal for each value in turn, replaced by values of other types."""
         places = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
         for place in places:
             kept = value[place]
@@ -191,7 +191,7 @@ def test_a_job_that_can_not_be_read_is_listed(classifier: Opened, batch: Command
     ]
 
 
-def test_the_rate_of_shards_is_that_since_their_start(classifier: Opened, tmp_path: Path) -> None:
+def test_the_rate_of_a_shard_counts_from_the_start_of_its_run(classifier: Opened, tmp_path: Path) -> None:
     folder = Folder(planned_job(classifier, tmp_path))
     folder.log({"event": "run", "shard": "0/2"})
     folder.log({"event": "chunk", "shard": "0/2", "number": 0, "rows": 2, "errors": {}})

@@ -1,4 +1,4 @@
-"""Batch jobs by the command line: locks, changes since the plan, a full disk, thresholds, shards, publishing."""
+"""Batch jobs by the command line: locks, changed inputs, a full disk, thresholds, shards, publishing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unfinished(batch: CommandLine, classifier: Opened, tmp_path: Path) -> Path:
 
 
 def refused(batch: CommandLine, folder: Path, reason: str, *words: str, code: int = 2) -> str:
-    """`resume` ends with `code` and `reason`, in good English and without a new part; what was printed."""
+    """Check that `resume` ends with `code` and `reason`, in good English and without a new part; return the output."""
     before = sorted(path.name for path in folder.rglob("*"))
     found, text = batch("resume", folder, *words)
     assert (found, reason in text) == (code, True), text
@@ -115,7 +115,7 @@ def test_a_new_job_is_not_mixed_with_another(unfinished: Path, batch: CommandLin
     assert code == 2 and "thesis.txt" in text
 
 
-def test_one_of_two_resumes_has_the_lock(unfinished: Path, batch: CommandLine) -> None:
+def test_only_one_of_two_concurrent_resumes_runs(unfinished: Path, batch: CommandLine) -> None:
     folder = Folder(unfinished)
     with folder.locked():
         assert batch.value("show", unfinished)["state"] == "Running"
@@ -130,7 +130,9 @@ def test_one_of_two_resumes_has_the_lock(unfinished: Path, batch: CommandLine) -
     assert codes in ([0, 2], [0, 0]) and (codes[1] == 0 or "Another process is working on" in printed), printed
 
 
-def test_a_full_disk_keeps_what_is_done(batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_finished_parts_and_the_job_can_resume(
+    batch: CommandLine, classifier: Opened, tmp_path: Path
+) -> None:
     rows = [{"text": f"A garden of {n}. " * 40} for n in range(60)]
     source = table(tmp_path / "a.csv", rows)
     words = batch.new(CLASSIFIER, tmp_path / "job", source, "--mini-batch-size", "10", "--keep-columns", "all")
@@ -147,7 +149,7 @@ def test_a_full_disk_keeps_what_is_done(batch: CommandLine, classifier: Opened, 
 
 
 def limited(size: int, words: list[str]) -> subprocess.CompletedProcess[str]:
-    """`hfx batch WORDS` in a process whose files can't be larger than `size` bytes."""
+    """Run `hfx batch WORDS` in a process whose files can't be larger than `size` bytes."""
     return subprocess.run([sys.executable, "-c", LIMITED, str(size), *words], capture_output=True, text=True, cwd=TREE)
 
 
@@ -170,7 +172,7 @@ def test_error_rows_above_the_threshold_end_the_run(batch: CommandLine, classifi
     assert batch("resume", tmp_path / "job", "--error-threshold", "101%")[0] == 2
 
 
-def test_what_is_there_is_published_only_if_wanted_and_marked(
+def test_unfinished_jobs_are_published_only_with_partial_in_the_name(
     unfinished: Path, batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
     code, text = batch("publish", unfinished)

@@ -1,4 +1,4 @@
-"""Rows behind servers: what a server refuses is a fact about a row, and what ails the server never is."""
+"""Jobs on servers: a refusal by the server concerns its row; a failure of the server is never blamed on a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Scored = Callable[[Sequence[str]], Outcomes]
 
 @contextmanager
 def scoring(*urls: str, persistence: Persistence = IMPATIENT) -> Iterator[Scored]:
-    """A function that scores texts by a model behind servers."""
+    """Yield a function that scores texts by a model on servers."""
 
     def request_of(text: str) -> Request:
         return {names.TEXT_INPUT: [text]}
@@ -35,11 +35,11 @@ def scoring(*urls: str, persistence: Persistence = IMPATIENT) -> Iterator[Scored
 
 
 def errors(outcomes: Outcomes) -> dict[str, str]:
-    """The reasons of the rows that are errors."""
+    """Return the reasons of the rows that are errors."""
     return {text: reason(outcome) for text, outcome in outcomes if isinstance(outcome, HfxError)}
 
 
-def test_only_rows_at_which_a_sound_server_fails_are_errors(url: str) -> None:
+def test_a_row_is_an_error_only_if_the_server_answers_other_rows(url: str) -> None:
     refused, failing = "fail INVALID_ARGUMENT No such word.", "fail INTERNAL It broke."
     ending = "sleep 0.1 fail UNAVAILABLE It is gone."
     texts = [*("write 1",) * 5, refused, failing, *("write 2",) * 5]
@@ -61,11 +61,11 @@ def test_only_rows_at_which_a_sound_server_fails_are_errors(url: str) -> None:
         ("fail INTERNAL It broke.", False),
     ],
 )
-def test_what_a_server_says_to_all_ends_the_run(text: str, once: bool, url: str, script: Script) -> None:
+def test_an_error_that_concerns_every_row_ends_the_run(text: str, once: bool, url: str, script: Script) -> None:
     with scoring(url) as scored, pytest.raises(ServerError) as caught:
         scored([text] * 6)
     assert type(caught.value) is ServerError
-    assert (len(script.values) <= 6) is once  # or each row is asked again until the patience ends
+    assert (len(script.values) <= 6) is once  # otherwise each row is sent again until the patience ends
 
 
 def test_a_busy_server_gets_fewer_requests_and_all_rows(script: Script, url: str) -> None:
@@ -86,7 +86,7 @@ def test_a_row_that_takes_too_long_is_an_error(url: str) -> None:
     assert errors(outcomes) == {"sleep 2": "It takes longer than 0.4 s."}
 
 
-def test_of_two_servers_one_may_end(script: Script) -> None:
+def test_a_job_on_two_servers_survives_the_end_of_one(script: Script) -> None:
     other = Script()
     with grpc_server(script) as stays, ExitStack() as stack:
         ends = stack.enter_context(grpc_server(other))
@@ -98,7 +98,7 @@ def test_of_two_servers_one_may_end(script: Script) -> None:
     assert len(other.texts) >= 4 and len(script.texts) > 20
 
 
-def test_a_server_that_comes_back_costs_no_row(script: Script) -> None:
+def test_a_server_that_restarts_during_a_job_loses_no_row(script: Script) -> None:
     with ExitStack() as stack:
         url = stack.enter_context(grpc_server(script))
         with scoring(url, persistence=Persistence(patience=20.0, retries=0)) as scored:
@@ -132,7 +132,7 @@ def test_a_server_that_stays_away_ends_the_run(script: Script) -> None:
         (CLASSIFIER, True, 3, "has no model"),
     ],
 )
-def test_what_is_not_served_is_refused_at_once(
+def test_an_unserved_model_or_unreachable_server_is_refused_at_once(
     name: str, script_url: bool, expected: int, reason: str, url: str, batch: CommandLine, tmp_path: Path
 ) -> None:
     address = url if script_url else "127.0.0.1:9"
@@ -144,7 +144,7 @@ def test_what_is_not_served_is_refused_at_once(
 
 
 def orders(path: Path, *texts: str) -> Path:
-    """A CSV file with the texts."""
+    """Write a CSV file with the texts."""
     path.write_text("text\n" + "".join(f"{text}\n" for text in texts))
     return path
 
@@ -161,7 +161,7 @@ def test_servers_of_different_models_are_refused(script: Script, url: str, batch
     assert code == 2 and "The servers have different models of the name 'writer'" in text
 
 
-def test_what_another_model_may_have_answered_is_not_published(
+def test_answers_that_another_model_may_have_given_are_discarded(
     script: Script, url: str, batch: CommandLine, tmp_path: Path
 ) -> None:
     script.model_sha256 = "a"
@@ -200,7 +200,7 @@ def test_a_server_that_comes_back_with_another_model_gets_no_row(script: Script)
     assert not other.texts
 
 
-def test_rows_of_a_server_that_left_before_it_said_what_it_has_are_asked_again(
+def test_rows_of_a_server_that_ends_unverified_are_sent_to_another(
     script: Script, batch: CommandLine, tmp_path: Path
 ) -> None:
     other = Script(model_sha256="a")
@@ -215,7 +215,7 @@ def test_rows_of_a_server_that_left_before_it_said_what_it_has_are_asked_again(
     assert len(script.texts) >= 20  # all of the chunk
 
 
-def test_a_server_that_never_says_what_it_has_ends_the_run(script: Script) -> None:
+def test_a_server_that_stops_stating_its_model_hash_ends_the_run(script: Script) -> None:
     script.model_sha256 = "a"
     with grpc_server(script) as url, open_model("writer", Servers((url,), at_once=4), IMPATIENT) as model:
         model.answer({names.TEXT_INPUT: ["write 1"]})
@@ -224,7 +224,7 @@ def test_a_server_that_never_says_what_it_has_ends_the_run(script: Script) -> No
         for _ in range(IMPATIENT.retries):
             model.answer({names.TEXT_INPUT: ["write 1"]})
             assert not model.is_unchanged()
-            script.hides = False  # or the next request waits for it
+            script.hides = False  # otherwise the next request waits for it
             model.answer({names.TEXT_INPUT: ["write 1"]})
             script.hides = True
         with pytest.raises(ServerUnreachable, match="does not say which model it has"):

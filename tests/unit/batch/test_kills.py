@@ -1,4 +1,4 @@
-"""A batch job that is killed at any moment goes on, and its output has the same bytes."""
+"""A batch job that is killed at any moment can continue, and its output has the same bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def killer() -> Iterator[Killer]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, full(64)])
-def test_a_kill_at_any_change_of_a_file_costs_nothing(size: int, killer: Killer, memory: Path) -> None:
+def test_a_kill_at_any_file_change_does_not_change_the_output(size: int, killer: Killer, memory: Path) -> None:
     source = table(memory / "a.csv", [{"text": text} for text in ("a", "", "b\r\n", '"', "é")])
     expected = echo().run(memory / "whole", [source], size=size, keep_columns="all")
     parts = {path.name: path.read_bytes() for path in (memory / "whole" / "parts").iterdir()}
@@ -53,7 +53,7 @@ def test_a_kill_at_any_change_of_a_file_costs_nothing(size: int, killer: Killer,
         assert not output.exists() or output.read_bytes() == expected
         there = list(folder.glob("parts/*.csv"))
         assert all(path.read_bytes() == parts[path.name] for path in there)
-        killer.run(1 + 7 * at % changes, *words)  # what takes it up is killed, too
+        killer.run(1 + 7 * at % changes, *words)  # the process that resumes the job is killed, too
         assert killer.run(0, *words) is not None
         assert output.read_bytes() == expected
         assert {path.name for path in folder.iterdir()} == {
@@ -67,13 +67,13 @@ def test_a_kill_at_any_change_of_a_file_costs_nothing(size: int, killer: Killer,
 
 
 def ended(pids: list[int]) -> bool:
-    """Whether none of these processes runs."""
+    """Return whether none of these processes runs."""
     return all(process is None or process.stat[0] in "ZX" for process in map(read_process, pids))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [full(1), 2])
-def test_kill_9_of_the_command_then_resume(
+def test_a_job_killed_by_sigkill_resumes_to_the_same_bytes(
     workers: int, batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
     source = texts(tmp_path / "a.csv", 4000)
@@ -95,18 +95,18 @@ def test_kill_9_of_the_command_then_resume(
 
 
 def enough(folder: Path, count: int) -> bool:
-    """Whether there are so many parts."""
+    """Return whether the job has `count` parts."""
     return len([*folder.glob("parts/0*")]) >= count
 
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers end at each text with the word poison."""
+    """Workers abort at each text with the word poison."""
     monkeypatch.setattr("hfx.batch.local.COMMAND", (sys.executable, "-m", "tests.rigs.files.batch_poison"))
 
 
 def poisonous(path: Path, rows: int, *poisons: int) -> Path:
-    """A file of texts, of which these numbers (from 1) are poison."""
+    """Write a file of texts in which the rows `poisons` (from 1) are poisonous."""
     return table(path, [{"text": f"{'A poison' if n in poisons else 'A garden'} of {n}."} for n in range(1, rows + 1)])
 
 
@@ -129,7 +129,7 @@ def test_only_the_row_that_ends_the_process_becomes_an_error(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("poisoned")
-def test_a_worker_that_ends_once_costs_nothing(
+def test_a_worker_that_dies_once_is_replaced_without_error_rows(
     batch: CommandLine, classifier: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("START_ONCE", "POISON_ONCE"):
@@ -177,7 +177,7 @@ def test_memory_is_blamed_only_for_what_the_kernel_has_killed_for_it(
 
 @contextmanager
 def group_of_memory(limit: int) -> Iterator[Path]:
-    """The list of processes of a new cgroup with so many bytes; skips where this user can't make one."""
+    """Yield the list of processes of a new cgroup with `limit` bytes; skip if this user can't make one."""
     is_old = Path("/sys/fs/cgroup/memory").is_dir()
     group = Path("/sys/fs/cgroup", "memory" if is_old else "", f"hfx-test-{os.getpid()}")
     try:
@@ -195,7 +195,7 @@ def group_of_memory(limit: int) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_at_every_row_is_no_fact_about_rows(
+def test_workers_that_die_at_every_row_end_the_run_without_error_rows(
     batch: CommandLine, classifier: Opened, tmp_path: Path, poisoned: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hfx.batch.local.DEATHS_IN_A_ROW", 4)

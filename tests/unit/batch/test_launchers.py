@@ -1,4 +1,4 @@
-"""A job by the processes of a launcher, each with its rank: one is killed, and the job ends in the same bytes."""
+"""A job run by the ranks of a launcher: one rank is killed, and the job ends in the same bytes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_killed_rank_is_named_and_resumed_to_the_same_bytes(repository: Path, 
     assert (folder / "predictions.csv").read_bytes() == (undisturbed / "predictions.csv").read_bytes()
 
 
-def test_ranks_are_counted_only_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_shard_env_without_a_launchers_variables_is_refused(tmp_path: Path) -> None:
     job = ["run", "summaries", tmp_path / "texts.csv", "--output", tmp_path / "job"]
     code, text = ended(hfx_batch(*job, "--shard", "env"))
     assert code == 2 and "found no launcher's variables" in text

@@ -1,4 +1,4 @@
-"""Cells of the output as bytes, written as parts and joined."""
+"""Cells of the output as bytes, written in parts and joined."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_floats_have_the_shortest_text_of_their_float32(values: list[float]) -> 
 
 @given(st.lists(TEXTS | st.none(), min_size=1))
 @example(["a lone \r in it", "\r", "\n", '"', "", None, "\u2028"])
-def test_kept_texts_come_back_from_the_joined_file(texts: list[str | None]) -> None:
+def test_any_text_survives_being_written_joined_and_read(texts: list[str | None]) -> None:
     part, output = io.BytesIO(), io.BytesIO()
     numbers = list(range(1, len(texts) + 1))
     form = Csv(COLUMNS)

@@ -1,4 +1,4 @@
-"""Settings that each row of a batch job has by itself: what `hfx infer --jsonl` takes with a line."""
+"""Settings of each row of a batch job, as `hfx infer --jsonl` takes them with a line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
 
 
 def written(folder: Path, ending: str) -> Path:
-    """ROWS as a file: a list of a cell of CSV is JSON."""
+    """Write ROWS to a file; in CSV a cell with a list is JSON."""
     path = folder / f"rows{ending}"
     if ending == ".parquet":
         parquet.write_table(pa.Table.from_pylist(ROWS), path)
@@ -76,7 +76,7 @@ def test_rows_of_all_formats_are_answered_by_their_own_settings(generator: Opene
     assert "max_tokens" in rows[3]["error"] and "stop_words is '[]'" in rows[4]["error"]
 
 
-def test_labels_of_each_row(nli: Opened, tmp_path: Path) -> None:
+def test_each_row_may_have_its_own_candidate_labels(nli: Opened, tmp_path: Path) -> None:
     source = table(tmp_path / "a.csv", [
         {"text": "A goal!", "labels": "sports,food", "all": "false"},
         {"text": "A goal!", "labels": '["a, b", "c", "sports"]', "all": "true"},
@@ -129,7 +129,7 @@ def test_whole_numbers_beside_nulls_of_pandas_are_taken() -> None:
         own_settings({"max_tokens": 3.5}, columns)
 
 
-def test_columns_of_settings_that_can_not_be_are_refused(generator: Opened) -> None:
+def test_invalid_columns_of_settings_are_refused(generator: Opened) -> None:
     for task, columns, words in (
         (Task.TEXT_GENERATION, ["logprobs=n"], "decides the columns of the output"),
         (Task.TEXT_CLASSIFICATION, ["top_k=n"], "decides the columns of the output"),

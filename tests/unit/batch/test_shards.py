@@ -1,4 +1,4 @@
-"""Shards: every chunk belongs to exactly one, and what can't be one shard of N is refused."""
+"""Every chunk belongs to exactly one shard, and invalid shard notation is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_shards_on_the_command_line_count_from_zero_or_one(first: int) -> None:
 @pytest.mark.parametrize(
     "text", ["4/3", "1/0", "-1/3", "1", "/3", "1/", "1/3/5", "1.0/3", "", "ENV", "١/٣", "1/9999999"]
 )
-def test_what_is_no_shard_is_refused(text: str) -> None:
+def test_invalid_shard_notation_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--shard"):
         parse_shard(text, {})
 

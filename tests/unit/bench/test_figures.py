@@ -1,4 +1,4 @@
-"""What the benchmarks print follows from rounds: ratios, goals, and the guard's verdicts."""
+"""Ratios, goals and the guard's verdicts, as the benchmarks compute them from rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUIET = (3.0, 3.02, 2.98, 3.01, 2.99, 3.0, 3.01)
 
 
 def figures(**rates: Sequence[float]) -> Figures:
-    """Requests a second of ways (`_` is a blank), round by round."""
+    """Return the requests a second of candidates (`_` is a blank), round by round."""
     found = Figures()
     for way, values in rates.items():
         for turn, value in enumerate(values):
@@ -28,7 +28,7 @@ def figures(**rates: Sequence[float]) -> Figures:
 
 
 def measured(ratios: Sequence[float], base: Sequence[float] = (100.0,) * 7) -> Figures:
-    """hfx at `ratios` times a peer's requests a second."""
+    """Return figures of hfx at `ratios` times a peer's requests a second."""
     found = Figures()
     for turn, (ratio, rate) in enumerate(zip(ratios, base, strict=False)):
         found.add(OURS, CASE, turn, **{guard.FIGURE: ratio * rate})
@@ -56,7 +56,7 @@ def test_a_ratio_is_the_median_of_the_ratios_within_a_round() -> None:
         (Goal("one", "ms", ("a",), least=1.0, against=("missing",)), None, None),
     ],
 )
-def test_a_goal_is_held_to_the_best_way_of_each_side(goal: Goal, value: float | None, met: bool | None) -> None:
+def test_a_goal_compares_the_best_candidate_of_each_side(goal: Goal, value: float | None, met: bool | None) -> None:
     assert goal.judge(figures(a=(10,), b=(20,), c=(30,)))[1:] == (value, met)
 
 
@@ -75,7 +75,7 @@ def test_figures_of_a_file_are_those_that_were_saved(tmp_path: Path) -> None:
         load(tmp_path / "f.jsonl")
 
 
-def test_a_load_that_fails_is_repeated_once_and_a_way_that_fails_twice_has_no_more_turns() -> None:
+def test_a_failed_load_is_repeated_once_and_two_failures_end_the_candidate() -> None:
     calls: list[int] = []
 
     def unlucky(case: str) -> dict[str, float]:
@@ -126,7 +126,7 @@ def test_the_guard_tells_a_change_from_noise(before: Sequence[float], now: Seque
     assert change.verdict == verdict
 
 
-def test_what_is_slower_or_was_not_measured_fails_but_a_slow_machine_does_not() -> None:
+def test_the_guard_fails_for_slower_ratios_but_not_for_a_slower_machine() -> None:
     slow = measured(QUIET, (10.0, 12.0, 9.0, 11.0, 10.0, 8.0, 10.0))  # slows both, and moves no ratio
     assert guard.changes(measured(QUIET), slow)[0].verdict == "as before"
     with pytest.raises(guard.Slower):

@@ -1,4 +1,4 @@
-"""The parts of the benchmarks that measure: loads, limits of the machine, peers' processes, a command."""
+"""The measuring parts of the benchmarks: loads, limits of the machine, processes of peers, a command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hfx.perf.load import Closed, Open
 RATES = Rates(1e9, 1e12, 4e12)
 
 
-def test_weights_are_those_that_products_use(tmp_path: Path) -> None:
+def test_only_weights_of_products_count_as_read(tmp_path: Path) -> None:
     def tensor(name: str, kind: int, dims: list[int]) -> Any:
         return helper.make_tensor(name, kind, dims, [1] * math.prod(dims))
 
@@ -49,7 +49,7 @@ def test_weights_are_those_that_products_use(tmp_path: Path) -> None:
         ((Weights(1e9, 1.0), Weights(1e9, 1.0)), (2.0, 0.1, 10.0, 8.0), 0.5),  # a prompt and 8 tokens: 1 + 8 / 2 s
     ],
 )
-def test_the_limit_is_by_reading_for_one_row_and_by_computing_for_many(
+def test_one_row_is_limited_by_memory_and_many_rows_by_arithmetic(
     weights: Any, load: tuple[float, ...], share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.roofline._graphs", lambda *place: weights)
@@ -80,7 +80,7 @@ def test_a_failed_request_gives_no_figures() -> None:
 
 
 def opened(factor: int) -> Any:
-    """A way for the next tests."""
+    """Open a candidate for the tests below."""
     if factor < 0:
         raise ValueError("no such factor")
     return lambda case: lambda: factor * case
@@ -94,7 +94,7 @@ def test_a_process_answers_cases_and_outlives_one_that_fails() -> None:
         assert child.run(5, warm=False).value == 15
 
 
-def test_a_way_that_can_not_be_opened_says_why() -> None:
+def test_a_candidate_that_cannot_be_opened_raises_the_reason() -> None:
     with pytest.raises(PeerFailed, match="ValueError: no such factor"):
         Child(opened, factor=-1)
 

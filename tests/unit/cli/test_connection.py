@@ -1,4 +1,4 @@
-"""How `hfx infer` reaches a server: what its options become, seen by the server."""
+"""How `hfx infer` connects to a server: the effect of its options, as the server sees it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sent = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def sent(url: str, script: Script) -> Sent:
-    """The headers of the request of `hfx infer` with these options."""
+    """A function that returns the headers of the request of `hfx infer` with the given options."""
 
     def infer(*options: str) -> dict[str, str]:
         assert main(["infer", "writer", "write 1", "--url", url, *options]) == 0
@@ -26,7 +26,7 @@ def sent(url: str, script: Script) -> Sent:
     return infer
 
 
-def test_headers_are_sent(sent: Sent) -> None:
+def test_header_options_are_sent_as_headers(sent: Sent) -> None:
     found = sent("--header", "x-tenant: blue", "--header", "X-Time:10:30")
     assert (found["x-tenant"], found["x-time"]) == ("blue", "10:30")
     assert "authorization" not in found
@@ -37,13 +37,13 @@ def test_the_token_of_the_environment_is_sent(sent: Sent, monkeypatch: pytest.Mo
     assert sent()["authorization"] == "Bearer secret"
 
 
-def test_a_token_s_file_goes_first(sent: Sent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_token_file_wins_over_the_environment(sent: Sent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HFX_TOKEN", "other")
     (tmp_path / "token").write_text("mine\n")
     assert sent("--token-file", str(tmp_path / "token"))["authorization"] == "Bearer mine"
 
 
-def test_limits_are_the_client_s() -> None:
+def test_timeout_and_retry_options_become_limits_of_the_client() -> None:
     with connect(Connection(timeout=7, idle_timeout=3, max_in_flight=5, retries=4)) as client:
         assert client._session.limits == Limits(timeout=7, idle_timeout=3, max_in_flight=5)
         assert client._session.retries._policy.attempts == 5

@@ -1,4 +1,4 @@
-"""What people see of `hfx export`: the plan, the steps, and what was measured."""
+"""The output of `hfx export`: the plan, the steps, and the measurements."""
 
 from __future__ import annotations
 

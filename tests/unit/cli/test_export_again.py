@@ -1,4 +1,4 @@
-"""`hfx export --again`: a published model exported anew, with the options of the export before."""
+"""`hfx export --again` exports a published model again with the options of its last export."""
 
 from __future__ import annotations
 

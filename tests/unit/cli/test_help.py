@@ -1,4 +1,4 @@
-"""What `--help` shows: every command has examples that parse, and nothing is cut or in terms of Python."""
+"""The output of `--help`: every command has examples that parse, and nothing is cut or in Python's terms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(mai
 
 
 def commands(prefix: str = "", table: Mapping[str, str] = COMMANDS) -> Iterator[tuple[str, Any]]:
-    """Every command that is no group, by its whole name."""
+    """Yield every command that is not a group, by its full name."""
     for name in table:
         command = load(name, table)
         if hasattr(command, "table"):
@@ -102,7 +102,7 @@ def test_help_is_as_wide_as_the_terminal_and_cuts_no_summary(
 
 
 def completed(line: str, folder: Path) -> list[str]:
-    """What TAB offers at the end of `line`."""
+    """Return the completions of TAB at the end of `line`."""
     words = {"_HFX_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     done = subprocess.run(RUN, capture_output=True, text=True, check=False, env={**os.environ, **words}, cwd=folder)
     assert done.stderr == ""
@@ -120,6 +120,6 @@ def test_the_names_of_models_are_completed_from_the_repository(tmp_path: Path) -
     assert completed("hfx remove --repository elsewhere s", tmp_path) == []
 
 
-def test_a_server_that_is_not_there_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_of_model_names_is_empty_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     context: Any = type("Context", (), {"params": {"url": "127.0.0.1:1"}})
     assert connection.model_names(context, "") == []

@@ -1,4 +1,4 @@
-"""`hfx infer`: options and entries to tensors, output tensors to values and lines; no server needed."""
+"""`hfx infer` without a server: options and entries become tensors, output tensors become values and lines."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def asked(task: Task, content: Any, **given: Any) -> Request:
         ),
     ],
 )  # fmt: skip
-def test_a_text_and_options_become_tensors(task: Task, given: dict[str, Any], request_: dict[str, Any]) -> None:
+def test_a_text_and_options_become_the_tensors_of_the_task(
+    task: Task, given: dict[str, Any], request_: dict[str, Any]
+) -> None:
     assert asked(task, "t", **given) == request_
 
 
@@ -105,7 +107,7 @@ def test_an_option_of_another_task_is_refused(task: Task, given: dict[str, Any],
 @pytest.mark.parametrize(
     ("task", "option"), [(Task.QUESTION_ANSWERING, "--context"), (Task.ZERO_SHOT_CLASSIFICATION, "--labels")]
 )
-def test_an_option_that_the_task_needs_is_asked_for(task: Task, option: str) -> None:
+def test_a_missing_option_of_the_task_is_named(task: Task, option: str) -> None:
     with pytest.raises(UsageError) as caught:
         asked(task, "t")
     assert option in caught.value.fix
@@ -218,5 +220,5 @@ def test_tensors_become_plain_values(outputs: dict[str, Any], values: dict[str, 
         (Task.TEXT_GENERATION, {"text_output": ["one", "two"]}, ["one", "two"]),
     ],
 )
-def test_people_get_lines(task: Task, result: dict[str, Any], lines: list[str]) -> None:
+def test_each_task_prints_its_result_as_readable_lines(task: Task, result: dict[str, Any], lines: list[str]) -> None:
     assert TASKS[task].lines(result) == lines

@@ -1,4 +1,4 @@
-"""The command line as a process: speed, what it imports, exit codes, and how errors look to people and to programs."""
+"""The command line as a process: speed, imports, exit codes, and errors for people and for programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOBODY = ["infer", "name", "text", "--url", "127.0.0.1:1"]
 
 @pytest.fixture
 def hfx(capsys: pytest.CaptureFixture[str]) -> Run:
-    """`hfx WORDS` in this process."""
+    """A function that runs `hfx WORDS` in this process."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(words, main(words), *capsys.readouterr())
@@ -70,7 +70,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["infre", "x"], ["infer"], ["infer", "--nope", "a"], ["serve", "--http-port", "x"]])
-def test_what_can_not_be_parsed_is_a_usage_error_with_a_way_on(words: list[str], hfx: Run) -> None:
+def test_an_unparsable_command_line_is_a_usage_error_that_points_to_help(words: list[str], hfx: Run) -> None:
     done = hfx(*words)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -107,7 +107,7 @@ def test_json_may_stand_before_and_after_the_command(words: list[str], hfx: Run)
     [
         (["infer"], 2),
         (["infer", b"\xff", "text"], 2),
-        ([*NOBODY, b"\xff"], 5),  # the server is asked for the task first
+        ([*NOBODY, b"\xff"], 5),  # the task is requested from the server first
     ],
 )
 def test_json_is_printed_for_usage_errors_and_damaged_arguments_too(words: list[str | bytes], code: int) -> None:
@@ -127,14 +127,14 @@ def test_a_traceback_is_shown_only_on_demand(hfx: Run) -> None:
     assert shown == [False, True, True]
 
 
-def test_what_follows_two_dashes_is_no_option() -> None:
+def test_arguments_after_two_dashes_are_not_options() -> None:
     assert Reporter.of(["infer", "name", "--", "--json"]) == Reporter()
     assert Reporter.of(["--json", "infer", "--debug"]) == Reporter(json=True, debug=True)
 
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Fail:
-    """Lets the command `list` raise an error."""
+    """Make the command `list` raise an error."""
 
     def fail(error: BaseException) -> None:
         def command() -> None:
@@ -182,7 +182,7 @@ MISSING = ModuleNotFoundError("No module named 'torch'", name="torch.nn")
         (MISSING, 2, "This needs the package torch, which is not installed.", "Run: pip install "),
     ],
 )
-def test_what_is_unexpected_or_missing_is_one_line_and_a_way_on(
+def test_an_unexpected_error_is_one_line_and_a_fix(
     error: Exception, code: int, message: str, fix: str, failing: Fail, hfx: Run
 ) -> None:
     failing(error)
@@ -239,7 +239,7 @@ def test_verbose_versions_are_what_a_bug_report_needs(hfx: Run) -> None:
     assert len(hfx("--version").stdout.splitlines()) == 1
 
 
-def test_ctrl_c_is_130() -> None:
+def test_ctrl_c_exits_with_130_and_no_traceback() -> None:
     with socket.socket() as listener:  # a server that accepts and never answers
         listener.bind(("127.0.0.1", 0))
         listener.listen()

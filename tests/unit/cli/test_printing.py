@@ -1,4 +1,4 @@
-"""How answers reach people and programs, and what becomes of one that failed."""
+"""How answers and failures are printed for people and for programs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_steps_are_counted_without_a_terminal(
     assert lines[-1].endswith(" 0 s left")
 
 
-def test_people_get_what_came_before_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_before_a_failure_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ServerBusy, match="Line 2: full"):
         printing.lines(Task.SUMMARIZATION, outcomes(text("a"), ServerBusy("full"), text("b")), Reporter())
     assert capsys.readouterr().out == "a\n"
 
 
-def test_a_label_is_a_value_unless_a_number_of_labels_was_asked_for() -> None:
+def test_a_single_label_is_a_value_unless_several_were_requested() -> None:
     given = outcomes({"label": ["a"], "score": [0.5]}, {"label": ["a", "b"], "score": [0.5, 0.5]}, ServerBusy("full"))
     plain = [outcome for _, outcome in printing.single_values(given, lambda entry: True)]
     assert plain == [{"label": "a", "score": 0.5}, given[1][1], given[2][1]]
@@ -71,7 +71,7 @@ def test_rows_keep_their_places_and_ids_and_the_first_failure_is_raised(capsys: 
     assert (caught.value.status, caught.value.model, caught.value.fix) == ("INVALID_ARGUMENT", "m", "Ask another.")
 
 
-def test_rows_without_a_failure_or_without_anything_are_fine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_without_failures_and_empty_results_raise_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     printing.rows([], Reporter())
     printing.rows(outcomes(text("é")), Reporter())
     assert capsys.readouterr().out == '{"text_output": "é"}\n'

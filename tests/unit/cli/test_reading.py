@@ -1,4 +1,4 @@
-"""What `hfx infer` reads: words, lines and JSON lines, each with its place, and none that costs another its answer."""
+"""The input of `hfx infer`: words, lines and JSON lines with their places; a bad line affects no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `hfx serve` that are read before a server is started."""
+"""Options of `hfx serve` that are checked before a server starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_size_has_a_unit_of_a_thousand_or_of_1024(text: str, size: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1GB", "GB", "2 apples", "1e9", "0MB", "2GBB", "\u0662GB"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_memory_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size of memory") as raised:
         byte_size(text)
     assert "2GB" in str(raised.value)

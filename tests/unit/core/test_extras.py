@@ -1,4 +1,4 @@
-"""The command that installs an extra, by what pip recorded (PEP 610) about where hfx came from."""
+"""The command that installs an extra follows pip's record (PEP 610) of where hfx came from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hfx.json: exact round trip, hashes, and the check of files."""
+"""hfx.json: exact round trip, hashes, and verification of files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hfx.names import Task
 from tests.rigs.files.manifests import fill, instead, link, manifest
 
 
-def test_what_is_written_is_read_back_exactly(tmp_path: Path) -> None:
+def test_a_manifest_is_read_back_exactly_as_written(tmp_path: Path) -> None:
     complete = manifest(files={"m_net/1/model.onnx": FileEntry("b" * 64, 2**40)}, task=Task.QUESTION_ANSWERING)
     write_manifest(complete, tmp_path / "hfx.json")
     again = read_manifest(tmp_path / "hfx.json")

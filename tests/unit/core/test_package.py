@@ -1,4 +1,4 @@
-"""What can be imported: every public name of the client, documented and light; and each module under one name."""
+"""Imports: every public name of the client is documented and light, and each module has one name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", 
          "numpy", "grpc", "tritonclient", "google", "httpx", "asyncio", "ssl")  # fmt: skip
 
 
-def test_all_names_what_the_package_has() -> None:
+def test_dunder_all_lists_every_public_class() -> None:
     for package in (hfx.client, hfx.triton):
         public = {name for name, value in vars(package).items() if inspect.isclass(value) and not name.startswith("_")}
         assert public == set(package.__all__)
@@ -57,7 +57,7 @@ def test_importing_the_client_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_a_top_level_name_is_a_link_that_can_not_be_imported_where_hfx_is_installed(name: str, tmp_path: Path) -> None:
+def test_linked_top_level_packages_cannot_be_imported_by_their_own_name(name: str, tmp_path: Path) -> None:
     assert (ROOT / name).readlink() == Path("hfx") / name
     assert not (ROOT / "hfx" / name).is_symlink()
     code = f"import importlib.util, hfx; print(importlib.util.find_spec({name!r}))"

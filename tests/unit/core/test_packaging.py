@@ -1,4 +1,4 @@
-"""The distribution: its metadata, and whether each extra can be installed without the project's constraints."""
+"""The distribution: its metadata, and that each extra installs without the project's constraints."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def test_the_metadata_is_complete(distributions: Path, python: Path) -> None:
 
 
 def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
-    """It is built from the sdist, which has them too then."""
+    """The wheel is built from the sdist, so the sdist has the files too."""
     names = zipfile.ZipFile(next(distributions.glob("*.whl"))).namelist()
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "hfx").rglob("*") if path.is_file()}
     assert {name for name in files if "__pycache__" not in name} == {name for name in names if name.startswith("hfx/")}
 
 
-def test_an_sdist_without_a_compiler_is_hfx_without_native_kernels_until_they_are_built(
+def test_an_sdist_without_a_compiler_installs_hfx_without_native_kernels(
     distributions: Path, python: Path, tmp_path: Path
 ) -> None:
-    """As the error says: `pip install ziglang`, and `python -m hfx.native.build`."""
+    """`pip install ziglang` and `python -m hfx.native.build` then build them, as the error says."""
     run(python, "-m", "pip", "install", "--quiet", "--upgrade", "setuptools")
     sdist = next(distributions.glob("*.tar.gz"))
     wheel = [python, "-m", "pip", "wheel", "--verbose", "--no-build-isolation", "--no-deps", "--wheel-dir", tmp_path]
@@ -88,9 +88,9 @@ def test_an_sdist_without_a_compiler_is_hfx_without_native_kernels_until_they_ar
 def test_extras_resolve_without_constraints(
     extras: str, version: str, distributions: Path, python: Path, tmp_path: Path
 ) -> None:
-    """Those that can be installed together resolve together, so each of them does alone.
+    """Extras that can be installed together are resolved together, so each of them also resolves alone.
 
-    pip reads `python_version < '3.13'` as of its own Python, and for 3.13 nvidia-pytriton's numpy has no wheel.
+    pip evaluates `python_version < '3.13'` for its own Python, and for 3.13 nvidia-pytriton's numpy has no wheel.
     """
     wheel = next(distributions.glob("*.whl"))
     if version == "3.13":

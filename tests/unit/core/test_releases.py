@@ -1,4 +1,4 @@
-"""The table of Triton releases, and the least versions of hfx's dependencies."""
+"""The table of Triton releases, and the minimum versions of hfx's dependencies."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ from hfx.errors import UsageError
 from hfx.releases import RELEASES, for_generators, release, security_warning
 
 ROOT = Path(__file__).resolve().parents[3]
-# Dependency -> the first version without vulnerabilities that are known of it, with the last of those.
+# Dependency -> its first version without known vulnerabilities, and the last such vulnerability.
 FIRST_SECURE = {
     "jinja2": ("3.1.6", "CVE-2025-27516"),
     "onnx": ("1.21.0", "CVE-2026-27489, CVE-2026-28500, CVE-2026-34445, CVE-2026-34446"),
@@ -41,7 +41,7 @@ def test_releases_with_known_vulnerabilities_are_warned_of_with_the_source(tag: 
     assert not warned or "bulletin 5875" in security_warning(tag)
 
 
-def test_tags_are_unique_ordered_and_well_formed_and_no_newer_release_runs_fewer_operators() -> None:
+def test_releases_are_in_order_and_never_lose_operators() -> None:
     tags = [entry.tag for entry in RELEASES]
     assert tags == sorted(set(tags))
     assert all(re.fullmatch(r"\d\d\.\d\d", tag) for tag in tags)
@@ -50,7 +50,7 @@ def test_tags_are_unique_ordered_and_well_formed_and_no_newer_release_runs_fewer
 
 
 def ranges() -> list[Requirement]:
-    """What pyproject.toml and the constraints say of the packages of FIRST_SECURE."""
+    """Return the requirements of pyproject.toml and the constraints for the packages of FIRST_SECURE."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     for file in ROOT.glob("constraints*.txt"):
@@ -65,5 +65,5 @@ def test_no_range_admits_a_version_with_a_known_vulnerability(range_: Requiremen
     assert least and max(least) >= Version(secure), f"{range_} admits {known}"
 
 
-def test_each_of_those_packages_is_a_dependency() -> None:
+def test_each_package_with_a_known_vulnerability_is_a_dependency() -> None:
     assert {entry.name.lower() for entry in ranges()} == set(FIRST_SECURE)

@@ -1,4 +1,4 @@
-"""The wheel works outside the checkout: what it holds, what its client alone needs and can do, and exporting."""
+"""The wheel outside the checkout: its contents, the client extra alone, and exporting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHON
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of a copy of the checkout: what a build leaves behind would go into the next one."""
+    """A wheel of a copy of the checkout, as leftovers of a build would go into the next one."""
     folder = tmp_path_factory.mktemp("wheel")
     checkout = folder / "checkout"
     shutil.copytree(ROOT / "hfx", checkout / "hfx", ignore=shutil.ignore_patterns("__pycache__"))
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client_only(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the client only, from the package index."""
+    """The programs of an environment with the client extra only, from the package index."""
     return installed(tmp_path_factory.mktemp("client"), f"{wheel}[client]")
 
 
@@ -96,12 +96,12 @@ asyncio.run(ask())
 """
 
 
-def test_the_client_alone_asks_a_server(url: str, client_only: Path) -> None:
+def test_the_client_extra_alone_can_call_a_server(url: str, client_only: Path) -> None:
     lines = out(client_only / "python", "-c", ASK, url, folder=client_only).splitlines()
     assert lines == ["a0 a1  ['a0 ', 'a1 ']", "['a0 ', 'a0 ']"]
 
 
-def test_the_command_line_asks_with_the_client_alone(client_only: Path) -> None:
+def test_hfx_infer_works_with_the_client_extra_alone(client_only: Path) -> None:
     with grpc_server(Script()) as url:
         answer = out(client_only / "hfx", "--json", "infer", "writer", "write 2", "--url", url, folder=client_only)
     assert json.loads(answer)["results"][0]["text_output"] == "a0 a1 "
@@ -111,7 +111,7 @@ def test_the_command_line_asks_with_the_client_alone(client_only: Path) -> None:
 def exporting(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment that exports; beside them is the model `sentiment` that it has published.
 
-    Dependencies are this environment's, by a .pth file: what is tested is hfx's wheel, not pip's resolver.
+    Dependencies are this environment's, by a .pth file: the test is about hfx's wheel, not about pip's resolver.
     """
     folder = tmp_path_factory.mktemp("exporting")
     programs = installed(folder, "--no-deps", wheel)
@@ -124,7 +124,7 @@ def exporting(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs
 
 
-def test_it_exports_from_an_environment_of_its_own(exporting: Path) -> None:
+def test_the_wheel_exports_from_an_environment_of_its_own(exporting: Path) -> None:
     assert "export" in out(exporting / "hfx", "--help", folder=exporting)
     origin = "import hfx.exporter.pipeline as p; print(p.__file__)"
     assert out(exporting / "python", "-c", origin, folder=exporting).startswith(str(exporting.parent))

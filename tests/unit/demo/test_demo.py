@@ -1,4 +1,4 @@
-"""`hfx demo`: what its checkpoints learn from, and a whole run."""
+"""`hfx demo`: its training texts, and a whole run."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def deploy(repository: Path, output: Path, *words: str) -> dict[str, Any]:
-    """The YAML files of a folder that the command has written, by name."""
+    """Return the YAML files of a folder that the command has written, by name."""
     assert main(["deploy", "azureml", *words, "--repository", str(repository), "--output", str(output)]) == 0
     return {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in output.glob("*.yml")}
 
 
-def test_the_files_say_what_was_asked(tmp_path: Path) -> None:
+def test_the_files_have_the_chosen_names_columns_and_settings(tmp_path: Path) -> None:
     repository = build(tmp_path / "repository")
     words = ("m", "--name", "rows", "--compute", "small", "--column", "a: b", "--settings", '{"top_k": 1}')
     files = deploy(repository, tmp_path / "out", *words)
@@ -81,7 +81,7 @@ def test_the_files_say_what_was_asked(tmp_path: Path) -> None:
         ("--kind", "online", "--instance-type", "a: b"),
     ],
 )
-def test_what_azure_ml_does_not_take_is_refused(
+def test_options_that_azure_ml_does_not_accept_are_refused(
     tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository = build(tmp_path / "repository")

@@ -1,4 +1,4 @@
-"""`hfx deploy bundle`: what is vendored and how it is unpacked, and that the same wheels make the same bytes."""
+"""`hfx deploy bundle`: vendored wheels, how they are unpacked, and reproducible bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def record_line(name: str, content: bytes) -> str:
 
 
 def wheel(folder: Path, files: dict[str, bytes], record: str | None = None) -> Path:
-    """A wheel of the package `p` with `files`."""
+    """Write a wheel of the package `p` with `files`."""
     path = folder / "p-1-py3-none-any.whl"
     lines = [record_line(name, content) for name, content in files.items()] + ["p-1.dist-info/RECORD,,"]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -92,14 +92,14 @@ def test_a_file_that_is_not_as_recorded_or_leads_elsewhere_is_refused(
         lambda content: content[:34] + b"\xff" + content[35:],  # the compressed data of p.py, behind its header
     ],
 )
-def test_what_is_no_wheel_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_wheel_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = wheel(tmp_path, {"p.py": MODULE})
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(FetchFailed, match="is damaged"):
         wheels.unpack(path, tmp_path / "out")
 
 
-def test_the_versions_are_those_that_are_tested_here() -> None:
+def test_bundled_versions_equal_the_tested_constraints() -> None:
     tested = {line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     pinned = {wheels.NUMPY, wheels.TOKENIZERS, wheels.LLGUIDANCE, wheels.OPENVINO, wheels.ONNXRUNTIME["cpu"]}
     assert pinned <= tested
@@ -116,7 +116,7 @@ def test_a_folder_without_the_wheels_is_an_error_that_names_them(deployment: Dep
     assert not (tmp_path / "out").exists()
 
 
-def test_the_python_is_the_releases_and_must_be_known(deployment: Deployment) -> None:
+def test_the_default_python_is_that_of_the_release(deployment: Deployment) -> None:
     assert bundle.python_of(deployment) == release(MINIMUM_SECURE).python
     assert bundle.python_of(deployment, "3.11") == "3.11"
     for wrong in ("3", "3.x", "3.12;id", "2.7"):

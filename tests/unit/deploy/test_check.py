@@ -1,4 +1,4 @@
-"""`hfx deploy check` of a folder: every file that is not as it was written, by name."""
+"""`hfx deploy check` of a folder names every file that differs from what was written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def check(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, str], str]:
-    """The exit code, the kind of each file that differs, and what was said on stderr."""
+    """Return the exit code, the kind of each file that differs, and the stderr."""
     code = main(["deploy", "check", *map(str, words), "--json"])
     out, err = capsys.readouterr()
     return code, {each["path"]: each["kind"] for each in json.loads(out).get("differences", [])}, err
@@ -71,7 +71,7 @@ def test_a_damaged_record_is_refused(written: Path, damage: str, capsys: pytest.
     assert check(capsys, written)[0] == 3
 
 
-def test_what_is_no_folder_of_hfx_deploy_and_options_of_servers_are_refused(
+def test_checking_a_folder_refuses_other_folders_and_server_options(
     written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = check(capsys, written / "models")

@@ -1,4 +1,4 @@
-"""`hfx deploy compose`: what the files' own tools say of them, and alerts that fire when they should and not before."""
+"""`hfx deploy compose`: the files pass their own tools' checks, and alerts fire exactly when they should."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Deployment:
 
 @pytest.fixture
 def generating(tmp_path: Path) -> Deployment:
-    """An encoder `m` and a generator `g` with room for 128 waiting requests."""
+    """A repository with an encoder `m` and a generator `g` with a queue of 128 requests."""
     made = open_deployment(build(tmp_path / "repository"), ["m"])
     encoder = made.models[0]
     needs = replace(encoder.needs, slots=8, queue=128)
@@ -45,7 +45,7 @@ def read(path: Path) -> Any:
 
 
 def alerts(deployment: Deployment) -> list[dict[str, Any]]:
-    """The written rules."""
+    """Return the written rules."""
     text = render_text("compose/prometheus/rules.yml.j2", {"deployment": deployment})
     rules: list[dict[str, Any]] = yaml.safe_load(text)["groups"][0]["rules"]
     return rules
@@ -94,7 +94,7 @@ def series(name: str, values: str, **labels: str) -> dict[str, str]:
     return {"series": f"{name}{{{selector}}}", "values": values}
 
 
-# Alert -> the series by which it fires, those by which it does not.
+# Alert -> a series for which it fires, and one for which it does not.
 CASES = {
     "HfxDown": (
         [series("up", f"0x{MINUTES}", job="hfx", instance="i")],

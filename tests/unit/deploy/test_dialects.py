@@ -1,4 +1,4 @@
-"""Requests of `hfx deploy check --through`: tried again while the server is busy, and refused for what is no answer."""
+"""Requests of `hfx deploy check --through`: retried while the server is busy; invalid answers are errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY = (429, {"error": {"message": "The queue is full.", "type": "rate_limit_err
 
 @contextmanager
 def answering(*replies: Reply) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """A server with these replies, the last one from then on; its address, and the requests that it has received."""
+    """Yield the address of a server with these replies and its received requests; the last reply is repeated."""
     received: list[tuple[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""`hfx deploy docker`: what is refused, what the folder holds, and how an output replaces another."""
+"""`hfx deploy docker`: refused options, the written folder, and the replacement of an earlier output."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_models_are_copied_whole_and_the_record_has_every_file(deployment: D
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_hadolint_has_nothing_to_say_and_the_shell_passes_plain_words(
+def test_hostile_texts_of_a_manifest_do_not_reach_dockerfile_or_shell(
     repository: Path, tmp_path: Path, device: str
 ) -> None:
     # What a manifest says about its precision is any text.

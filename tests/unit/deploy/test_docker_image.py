@@ -1,4 +1,4 @@
-"""The image of docker/Dockerfile: its packages exist for its Python, and what it runs without arguments."""
+"""The image of docker/Dockerfile: wheels for its Python, and its command without arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEVICES = ("cpu", "gpu")
 
 
 def stage(device: str) -> str:
-    """The lines of the stage that `FROM ${DEVICE}` takes, with continued lines joined."""
+    """Return the lines of the stage that `FROM ${DEVICE}` takes, with continued lines joined."""
     return re.findall(rf"^FROM \S+ AS {device}\n(.*?)^FROM ", DOCKERFILE, re.MULTILINE | re.DOTALL)[0].replace(
         "\\\n", ""
     )
@@ -37,7 +37,7 @@ def packages(device: str) -> list[Requirement]:
 
 
 def source(folder: Path) -> Path:
-    """A copy of what the stage `source` holds."""
+    """Return a copy of the contents of the stage `source`."""
     copy = folder / "src"
     for path in re.findall(r"^FROM scratch AS source\nCOPY (.*) /\nCOPY (\S+)", DOCKERFILE, re.MULTILINE)[0]:
         for name in path.split():
@@ -49,7 +49,7 @@ def source(folder: Path) -> Path:
     return copy
 
 
-def test_hadolint_has_nothing_to_say() -> None:
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     done = subprocess.run([hadolint, ROOT / "docker" / "Dockerfile"], capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -78,7 +78,7 @@ def test_the_packages_exist_as_wheels_for_the_python_of_the_image(device: str, w
     assert not found & {"torch", "transformers"}
 
 
-def test_the_versions_are_those_that_are_tested_here() -> None:
+def test_image_versions_equal_the_tested_constraints() -> None:
     tested = {line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     pinned = [each for device in DEVICES for each in packages(device) if not each.url]
     image = {f"{each.name.removesuffix('-gpu')}{each.specifier}" for each in pinned}
@@ -86,13 +86,13 @@ def test_the_versions_are_those_that_are_tested_here() -> None:
 
 
 def test_the_health_check_is_as_patient_as_the_liveness_probe_of_kubernetes() -> None:
-    """What replaces unhealthy containers must not come before `hfx serve`, which may need a whole start."""
+    """A tool that replaces unhealthy containers must not act before `hfx serve`, which may need a whole start."""
     [line] = re.findall(r"^HEALTHCHECK (.*?) *\\$", DOCKERFILE, re.MULTILINE)
     options = dict(word.removeprefix("--").split("=") for word in line.split())
     assert int(options["interval"].removesuffix("s")) * int(options["retries"]) >= LOAD_SECONDS
 
 
-def test_without_arguments_the_image_refuses_to_serve_everybody_and_with_a_word_it_serves_models(
+def test_the_image_serves_without_keys_only_if_hfx_insecure_is_set(
     tmp_path: Path,
 ) -> None:
     commands = {device: re.findall(r"^CMD (\[.*\])$", stage(device), re.MULTILINE)[0] for device in DEVICES}

@@ -1,4 +1,4 @@
-"""The `docker run` line: complete, bound to this machine, without rights, and the same thing that people see."""
+"""The `docker run` line: complete, bound to this machine, without privileges, and printed as it is run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def values(line: list[str], option: str) -> list[str]:
 
 
 def copied_to(file: str) -> str:
-    """Where the image holds FILE of the checkout."""
+    """Return the place of a file of the checkout in the image."""
     return str(re.findall(rf"^COPY .*/{re.escape(file)} (\S+)$", DOCKERFILE, re.MULTILINE)[0])
 
 
@@ -65,7 +65,7 @@ def test_a_path_with_a_comma_stays_one_field(tmp_path: Path) -> None:
     assert f'"source={tmp_path}/a,b ""c""/toy"' in mount
 
 
-def test_the_container_has_no_rights(repository: Path) -> None:
+def test_the_container_runs_without_root_and_capabilities(repository: Path) -> None:
     line = DockerServer(repository).command()
     user = values(line, "--user")[0]
     assert user == (f"{os.getuid()}:{os.getgid()}" if os.getuid() else "1000:1000")
@@ -76,7 +76,7 @@ def test_the_container_has_no_rights(repository: Path) -> None:
 
 
 def closing(repository: Path) -> list[str]:
-    """The arguments of a new server's line that close APIs."""
+    """Return the arguments in a new server's command line that close APIs."""
     return [argument for argument in DockerServer(repository).command() if "restricted" in argument]
 
 
@@ -189,7 +189,7 @@ def test_a_dry_run_prints_two_lines_to_paste(repository: Path, capsys: pytest.Ca
         (["--image", "mine:1", "--max-body", "100"], []),  # of which the release is not known
     ],
 )
-def test_triton_takes_the_bodies_that_the_front_takes(
+def test_triton_accepts_the_largest_body_of_the_front(
     repository: Path, capsys: pytest.CaptureFixture[str], words: list[str], passed: list[str]
 ) -> None:
     code, out, _ = dry_run(repository, capsys, *words)

@@ -1,4 +1,4 @@
-"""`hfx deploy kserve`: a runtime and a service that fit each other, in both of KServe's modes."""
+"""`hfx deploy kserve`: a matching runtime and service, in both of KServe's modes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def generator(tmp_path: Path) -> Deployment:
 
 
 def wrote(deployment: Deployment, folder: Path, **service: Any) -> tuple[Any, Any]:
-    """The runtime and the service."""
+    """Return the runtime and the service."""
     write(deployment, size(deployment, Scale(), {}), Service(URI, **service), folder / "out")
     runtime, inference = (
         yaml.safe_load((folder / "out" / f"{name}.yaml").read_text())
@@ -88,7 +88,7 @@ def test_a_canary_runs_on_knative_which_takes_less(generator: Deployment, tmp_pa
 
 
 def bundled(deployment: Deployment, **record: str) -> Deployment:
-    """`deployment` as if its models were those of a bundle for Python 3.12."""
+    """Return `deployment` as if its models were those of a bundle for Python 3.12."""
     made = {"device": "cpu", "python": "3.12", "packages": "m/1/packages", **record}
     models = [replace(each, manifest=replace(each.manifest, choices={"bundle": made})) for each in deployment.models]
     return replace(deployment, models=tuple(models))
@@ -134,6 +134,6 @@ def test_a_bundle_for_another_machine_is_refused(generator: Deployment, tmp_path
         {"canary": 101},
     ],
 )
-def test_what_kserve_could_read_otherwise_is_refused(service: dict[str, Any]) -> None:
+def test_ambiguous_values_for_kserve_are_refused(service: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Service(**{"storage_uri": URI, **service})

@@ -1,4 +1,4 @@
-"""`hfx deploy kubernetes`: what Kubernetes' own schemas say, where the numbers come from, and what is refused."""
+"""`hfx deploy kubernetes`: validity by Kubernetes' own schemas, the source of its numbers, and refusals."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def encoder(repository: Path) -> Deployment:
 
 @pytest.fixture
 def generator(encoder: Deployment) -> Deployment:
-    """The same value for a generator of 32 slots."""
+    """The encoder's deployment, changed to a generator of 32 slots."""
     [model] = encoder.models
     needs = replace(model.needs, slots=32, queue=64, batch=0, cache=100 << 20)
     return replace(encoder, models=(DeployedModel(model.manifest, model.precision, needs),))
 
 
 def documents(folder: Path) -> Iterator[tuple[Path, Any]]:
-    """Every document of every manifest."""
+    """Yield every document of every manifest."""
     for path in sorted(folder.rglob("*.yaml")):
         if path.name != "prometheus-adapter.yaml":
             for document in yaml.safe_load_all(path.read_text()):
@@ -70,7 +70,7 @@ def wrote(folder: Path, deployment: Deployment, cluster: Cluster | None = None, 
 def test_folders_that_documents_give_kubectl_hold_objects_of_kubernetes_alone(
     encoder: Deployment, tmp_path: Path
 ) -> None:
-    """kubectl reads every YAML and JSON file of a folder, not of those in it."""
+    """kubectl reads every YAML and JSON file of a folder, but not of its subfolders."""
     lines = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in DOCUMENTS)
     targets = re.findall(r"^kubectl (?:apply|replace --force) (?:-f|--filename) (\S+)", lines, re.MULTILINE)
     assert targets
@@ -95,7 +95,7 @@ def sized(deployment: Deployment, *measured: Measured, **scale: Any) -> Sizing:
         (Cluster(claim="models", api_keys="keys", tls="certificate.v1"), Scale()),
     ],
 )
-def test_kubernetes_takes_every_manifest_without_a_word(
+def test_every_manifest_is_valid_in_the_schemas_of_kubernetes(
     repository: Path, tmp_path: Path, device: str, cluster: Cluster, scale: Scale
 ) -> None:
     deployment = open_deployment(repository, ["m"], device=device)
@@ -114,7 +114,7 @@ def test_kubernetes_takes_every_manifest_without_a_word(
 
 
 def test_the_pod_is_closed_as_far_as_the_server_can_bear(encoder: Deployment, tmp_path: Path) -> None:
-    """Pod security standard `restricted`, a read-only root, and every folder that is written to a volume."""
+    """Pod security standard `restricted`, a read-only root, and a volume for every written folder."""
     for kind in ("Deployment", "Job"):
         spec = kinds(wrote(tmp_path / kind, encoder))[kind]["spec"]["template"]["spec"]
         assert spec["automountServiceAccountToken"] is False
@@ -134,9 +134,7 @@ def test_the_pod_is_closed_as_far_as_the_server_can_bear(encoder: Deployment, tm
 SECURED = Cluster(api_keys="front-keys", tls="front-tls")
 
 
-def test_what_is_open_is_said_and_prometheus_reaches_the_port_for_scrapes_alone(
-    encoder: Deployment, tmp_path: Path
-) -> None:
+def test_ports_depend_on_keys_and_prometheus_reaches_the_metrics_port_only(encoder: Deployment, tmp_path: Path) -> None:
     for number, (cluster, open_ports) in enumerate(((Cluster(), ["http", "grpc"]), (SECURED, ["http"]))):
         found = kinds(wrote(tmp_path / str(number), encoder, cluster))
         requests, scrapes = found["NetworkPolicy"]["spec"]["ingress"]
@@ -298,7 +296,7 @@ def test_a_service_can_not_begin_with_a_digit(encoder: Deployment, tmp_path: Pat
 
 
 def test_the_job_needs_no_more_than_the_image_has() -> None:
-    """The image has hfx[front], tokenizers and one runtime: nothing of what exports."""
+    """The image has hfx[front], tokenizers and one runtime, and none of the packages that export."""
     modules = "hfx.cli.deploy.check, hfx.cli.verify, hfx.deploy.server_check, hfx.exporter.verify"
     program = f"import sys, {modules}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

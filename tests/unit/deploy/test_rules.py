@@ -1,4 +1,4 @@
-"""Rules of deployments: what hfx writes breaks none, and one planted mistake makes exactly one rule speak."""
+"""Rules of deployments: hfx's own files break none, and each planted mistake triggers exactly one rule."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_every_rule_has_a_mistake_and_a_title_of_its_own() -> None:
 @pytest.mark.parametrize(
     "value", [None, [], "", 5, {"spec": []}, {"spec": {"template": {"spec": {"containers": [7]}}}}]
 )
-def test_files_of_another_shape_are_left_alone(value: Any, tmp_path: Path) -> None:
+def test_files_of_another_structure_have_no_findings(value: Any, tmp_path: Path) -> None:
     document = {"kind": "Deployment", **value} if isinstance(value, dict) else value
     assert lint(put(tmp_path, {"a.yaml": document, "b.json": document, "c.yml": {"services": value}})) == []
 

@@ -1,4 +1,4 @@
-"""`hfx deploy sagemaker`: what its calls say, by AWS's own model; what is refused; the role; the archive; prices."""
+"""`hfx deploy sagemaker`: calls valid by AWS's own model, refusals, the role, the archive, and prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of a written folder against moto's SageMaker, S3 and autoscaling: made, repeated, updated, deleted."""
+"""The calls of a written folder against moto's SageMaker, S3 and autoscaling: create, repeat, update, delete."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A written folder whose archive is short."""
+    """A written folder with a short archive."""
     write(tmp_path, "1")
     return tmp_path / "out"
 
 
 def write(place: Path, version: str) -> None:
-    """Write the folder's calls; moto knows few instance types, and checks them."""
+    """Write the folder's calls with instance types that moto knows, as it checks them."""
     if not (place / "repository").exists():
         build(place / "repository")
     settings = EndpointOptions(

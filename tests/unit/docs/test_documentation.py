@@ -1,4 +1,4 @@
-"""What the documents say, held against the code."""
+"""The documents agree with the code."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_python_of_a_page_compiles(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)
-def test_links_of_a_page_lead_somewhere(page: str) -> None:
+def test_every_link_of_a_page_has_an_existing_target(page: str) -> None:
     text = CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
     for link in LINK.findall(text):
         if re.match(r"https?:", link):
@@ -107,7 +107,7 @@ def test_paths_in_a_page_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/engine.md", "docs/exactness.md"])
 def test_modules_in_a_page_exist(page: str) -> None:
-    """By the end of their paths."""
+    """Modules are matched by the ends of their paths."""
     files = [
         f"/{path.relative_to(ROOT)}" for folder in ("hfx", "tests", "bench") for path in (ROOT / folder).rglob("*.py")
     ]
@@ -116,7 +116,7 @@ def test_modules_in_a_page_exist(page: str) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and Sphinx make them."""
+    """Return the anchors of a page's headings, as GitHub and Sphinx make them."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}

@@ -1,4 +1,4 @@
-"""Lines of documents that no test types: those of kubectl and docker, held against the files and options they name."""
+"""kubectl and docker commands of the documents, which no test runs, name existing files and options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_files_that_kubectl_reads_are_written_by_the_deploy_of_the_page(page: st
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)
-def test_lines_of_docker_name_files_ports_and_options_that_there_are(page: str) -> None:
+def test_docker_commands_name_existing_files_ports_and_options(page: str) -> None:
     for line in commands(page, "docker"):
         words = shlex.split(line, comments=True)
         match words[1]:
@@ -66,7 +66,7 @@ def check_run(words: list[str]) -> None:
 
 
 def deploys(page: str) -> list[list[str]]:
-    """The words of the page's lines of `hfx deploy` that write a folder."""
+    """Return the words of the page's `hfx deploy` lines that write a folder."""
     found = [shlex.split(line, comments=True) for line in commands(page, "hfx")]
     return [words for words in found if words[1:2] == ["deploy"] and "--output" in words]
 
@@ -75,6 +75,6 @@ def pairs(words: list[str]) -> list[tuple[str, str]]:
     return list(itertools.pairwise(words))
 
 
-def test_pages_with_such_lines_are_found() -> None:
+def test_the_documents_have_kubectl_and_docker_commands() -> None:
     lines = [line for page in DOCUMENTS for program in ("kubectl", "docker") for line in commands(page, program)]
     assert len(lines) > 5

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING says of the size of packages and files, and of who starts processes and locks files."""
+"""The limits of CONTRIBUTING: sizes of packages and files, and which modules start processes or lock files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OWNERS = {
 
 
 def code_lines(source: str) -> int:
-    """The lines that are neither blank nor of a comment or docstring."""
+    """Return the lines that are neither blank nor part of a comment or docstring."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in NO_CODE:

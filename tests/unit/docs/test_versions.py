@@ -1,4 +1,4 @@
-"""Versions and commands of installation in documents and examples, compared with pyproject.toml and the Makefile."""
+"""Versions and installation commands in documents and examples agree with pyproject.toml and the Makefile."""
 
 from __future__ import annotations
 

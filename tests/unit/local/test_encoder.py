@@ -1,4 +1,4 @@
-"""An encoder in this process: every request has an answer, or a refusal that says why."""
+"""An encoder in this process: every request has an answer, or a refusal with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generator in this process: what its configuration must say, and how its engine's errors become hfx's."""
+"""A generator in this process: required configuration, and the engine's errors as hfx's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARAMETERS = {"device": "cpu", "slots": "4", "max_queue_size": "8", "intra_op_th
 
 
 def write(folder: Path, parameters: dict[str, str] | None = None, device: str = "") -> Path:
-    """NAME_stream around a toy, opened by these parameters; returns the repository."""
+    """Write NAME_stream around a toy with these parameters of its configuration; return the repository."""
     from hfx.exporter.generation.folders import INPUTS, OUTPUTS
 
     stream = folder / "m_stream"
@@ -110,7 +110,7 @@ def test_the_device_s_own_configuration_counts(tmp_path: Path) -> None:
     LocalGenerator.open(repository, "m").close()
 
 
-def test_what_is_not_there_is_missing(tmp_path: Path) -> None:
+def test_a_missing_model_an_invalid_name_and_a_missing_device_are_errors(tmp_path: Path) -> None:
     with pytest.raises(errors.ModelMissing, match="m_stream"):
         LocalGenerator.open(tmp_path, "m")
     with pytest.raises(errors.UsageError):

@@ -1,4 +1,4 @@
-"""What is fetched and made: whole or not at all, once, and clear words where it can't be; and finding perf_analyzer."""
+"""Cached downloads and builds: whole or absent, made once, clear errors; and the search for perf_analyzer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ VERSION = (RECORDED / "perf_analyzer_version.txt").read_text()
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with nothing in it, and a PATH without perf_analyzer."""
+    """An empty cache, and a PATH without perf_analyzer."""
     monkeypatch.setenv("HFX_PERF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     return tmp_path / "cache"
 
 
-def test_made_once_whole_or_not_at_all(folder: Path) -> None:
+def test_a_cached_folder_is_made_once_and_wholly_or_not_at_all(folder: Path) -> None:
     made: list[Path] = []
 
     def build(staging: Path) -> None:
@@ -46,14 +46,14 @@ def test_made_once_whole_or_not_at_all(folder: Path) -> None:
     assert (folder / "models" / "one" / "file").read_text() == "whole"
 
 
-def test_a_folder_that_can_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HFX_PERF_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(FetchFailed, match="Nothing can be kept in"):
         cache.made("thing", lambda folder: None)
 
 
-def test_what_is_there_is_not_fetched_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_packages_are_not_fetched_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     kept, pins = folder / "thing-thing-1.0", ("thing==1.0",)
     with pytest.raises(FetchFailed, match=r"thing==1\.0") as failure:
@@ -80,7 +80,7 @@ def script(path: Path, body: str) -> Path:
         ("echo 'error while loading shared libraries: libb64.so.0d' >&2; exit 127", "libb64", "[embedded]"),
     ],
 )
-def test_one_on_path_is_taken_if_it_runs(
+def test_a_perf_analyzer_on_path_is_used_if_it_runs(
     body: str, message: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = script(tmp_path / "bin" / "perf_analyzer", f"echo '{VERSION}' >&2; exit 99")
@@ -92,7 +92,7 @@ def test_one_on_path_is_taken_if_it_runs(
     assert fix in raised.value.fix
 
 
-def test_the_libraries_that_it_misses_come_from_the_wheel(folder: Path) -> None:
+def test_missing_libraries_of_perf_analyzer_come_from_pytritons_wheel(folder: Path) -> None:
     pytest.importorskip("pytriton")
     script(folder / "perf_analyzer-tritonclient-2.51.0" / "bin" / "perf_analyzer", f"echo '{VERSION}' >&2")
     program = perf_analyzer.fetch()

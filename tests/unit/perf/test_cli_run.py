@@ -1,4 +1,4 @@
-"""`hfx perf run`: what its options come to, what wrong use says, how its end is judged, and how it looks on the way."""
+"""`hfx perf run`: its options, invalid usage, exit codes, and its output during a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(server: FakeServer, *words: str) -> int:
 
 @pytest.fixture
 def orders(tmp_path: Path) -> Callable[..., str]:
-    """A data file of texts."""
+    """A function that writes a data file of texts."""
 
     def write(*texts: str) -> str:
         path = tmp_path / "orders.jsonl"
@@ -89,7 +89,7 @@ def test_lengths_that_were_not_chosen_are_cut_to_what_a_generator_takes() -> Non
     assert set(loads.requests(DataOptions(), encoder).at(0).inputs) == {"text_input"}
 
 
-def test_addresses_are_completed() -> None:
+def test_server_addresses_are_completed_with_scheme_and_path() -> None:
     target = loads.target(ServerOptions("h:1", http_url="h:2/", metrics_url="h:3"), "m")
     assert (target.grpc_url, target.http_url, target.metrics_url) == ("h:1", "http://h:2", "http://h:3/metrics")
     kept = loads.target(ServerOptions(metrics_url="https://h/metrics"), "m")
@@ -124,7 +124,7 @@ def test_addresses_are_completed() -> None:
         ("--max-error-rate 2", "--max-error-rate 2 is above 1.0."),
     ],
 )
-def test_wrong_use_is_one_line(
+def test_invalid_options_of_perf_run_are_one_line(
     words: str, message: str, server: FakeServer, orders: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(server, *words.replace("{data}", orders("write 1")).split()) == 2
@@ -136,7 +136,7 @@ def test_wrong_use_is_one_line(
 # Results
 
 
-def test_a_table_for_people_and_a_file(
+def test_a_run_prints_a_table_and_writes_a_result_file(
     server: FakeServer, orders: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "result.json"
@@ -180,7 +180,7 @@ def test_more_errors_than_allowed_set_the_exit_code_and_leave_the_result(
     assert ("more than --max-error-rate" in printed.err) == (code == 5)
 
 
-def test_without_an_answer_the_reason_is_all_there_is(
+def test_a_run_without_any_answer_prints_only_the_reason(
     server: FakeServer, orders: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(server, "--requests", "3", "--data", orders("fail INTERNAL broken"), "--no-stream") == 5
@@ -214,7 +214,7 @@ def test_a_server_that_dies_leaves_what_was_measured_until_then(
 
 
 def page_commands() -> list[str]:
-    """The commands of docs/perf.md."""
+    """Return the commands of docs/perf.md."""
     blocks = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL))
     lines = [line.split("  #")[0].strip() for line in blocks.splitlines()]
     return [line for line in lines if line.startswith("hfx perf ")]

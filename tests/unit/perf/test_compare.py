@@ -1,4 +1,4 @@
-"""Comparisons: what the options name, candidates in turn, result files of several machines, and the command."""
+"""Comparisons: options, alternating candidates, result files of several machines, and the command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HUGE = 1 << 60  # bytes
 # What the options name
 
 
-def test_devices_precisions_and_servers() -> None:
+def test_names_and_targets_of_a_comparison_are_parsed() -> None:
     assert parse_names("devices", "cpu, gpu") == ["cpu", "gpu"]
     assert parse_names("precisions", "fp32,int8,other-model") == ["fp32", "int8", "other-model"]
     targets = parse_targets(["cpu=127.0.0.1:8001", "new=host:9001"], "m")
@@ -74,7 +74,7 @@ def test_variants_are_every_combination() -> None:
         ("m --devices cpu --output /nowhere/x.json", "/nowhere/x.json can't be written"),
     ],
 )
-def test_wrong_use_is_refused_with_one_line(
+def test_invalid_options_of_perf_compare_are_one_line(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -87,7 +87,7 @@ def test_wrong_use_is_refused_with_one_line(
 
 
 class Stage:
-    """Candidates that log when they are opened, measured and closed, and what was noted of them."""
+    """Candidates that log when they are opened, measured and closed, and the notes about them."""
 
     def __init__(self, session: Session | None = None) -> None:
         self.events: list[str] = []
@@ -119,7 +119,7 @@ class Stage:
         return compare(candidates, CASES[:cases], rounds, self.notes, self.session)
 
 
-def test_all_are_open_at_once_and_take_turns_under_each_load() -> None:
+def test_candidates_are_open_together_and_alternate_under_each_load() -> None:
     stage = Stage()
     runs = [*stage.runs(*map(stage.candidate, "abc"), rounds=3)]
     assert "".join(each.subject.label for each in runs) == "abcbcacab" * 2, "each goes first as often as the others"
@@ -127,7 +127,7 @@ def test_all_are_open_at_once_and_take_turns_under_each_load() -> None:
     assert (stage.events[:4], stage.events[-3:], stage.notes) == ([*opened, "a10"], closed, [])
 
 
-def test_one_that_can_not_be_opened_is_named_and_has_no_number() -> None:
+def test_a_candidate_that_cannot_be_opened_is_named_without_figures() -> None:
     stage = Stage()
     candidates = [stage.candidate("gpu", broken="no GPU\nhere"), stage.candidate("cpu")]
     found = result_of("t", "c", [*stage.runs(*candidates)], stage.notes, candidates)
@@ -138,7 +138,7 @@ def test_one_that_can_not_be_opened_is_named_and_has_no_number() -> None:
         result_of("t", "c", [], stage.notes, candidates)
 
 
-def test_one_that_fails_under_load_is_named_with_the_load_and_keeps_its_rounds() -> None:
+def test_a_candidate_that_fails_under_load_keeps_its_measured_rounds() -> None:
     stage = Stage()
     runs = [*stage.runs(stage.candidate("a"), stage.candidate("b", failing_from=1))]
     loads = ("1 caller", "2 callers")
@@ -146,7 +146,7 @@ def test_one_that_fails_under_load_is_named_with_the_load_and_keeps_its_rounds()
     assert len([each for each in runs if each.subject.label == "b"]) == 2
 
 
-def test_what_does_not_fit_into_memory_together_is_opened_for_its_turn() -> None:
+def test_candidates_too_large_for_memory_are_opened_one_at_a_time() -> None:
     stage = Stage()
     assert len([*stage.runs(stage.candidate("a", HUGE), stage.candidate("b", HUGE), cases=1)]) == 4
     turn = "open {0} {0}1{1} close {0}"
@@ -189,7 +189,7 @@ def test_files_of_two_machines_become_one_table_with_costs(tmp_path: Path, capsy
     assert merged.details["machines"] == {"one": machine, "two": f"{machine}, 2 x H200"}
 
 
-def test_equal_loads_of_two_files_meet() -> None:
+def test_equal_loads_of_two_files_are_compared() -> None:
     first, second = ([run(label, rate), run(label, 2 * rate, callers=4)] for label, rate in (("cpu", 10), ("gpu", 50)))
     table = comparison_tables(merge({"a": result(*first), "b": result(*second)}))[0]
     ratios = {(row[0], row[1]): row[table.columns.index("requests/s / cpu")] for row in table.rows}
@@ -201,7 +201,7 @@ def test_labels_that_several_files_have_get_the_name_of_the_file() -> None:
     assert [each.subject.label for each in merge({"a": one, "b": two}).runs] == ["fp32", "a: int8", "b: int8", "int4"]
 
 
-def test_other_data_is_another_case_and_has_no_ratio() -> None:
+def test_loads_with_different_data_have_no_ratio() -> None:
     merged = merge({"a": result(run("a", data="short")), "b": result(run("b", data="long"))})
     assert [each.load.case for each in merged.runs] == ["short", "long"]
     assert not [name for table in comparison_tables(merged) for name in table.columns if "/ a" in name]

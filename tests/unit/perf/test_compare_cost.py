@@ -1,4 +1,4 @@
-"""Prices, cost and the break-even load against numbers computed by hand."""
+"""Prices, cost and the break-even load, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_prices_are_read_with_and_without_a_currency() -> None:
 
 
 @pytest.mark.parametrize("text", ["cpu", "cpu=0.34", "cpu=-1/h", "cpu=0/h", "=1/h", "cpu=1/min", "cpu=$1€/h"])
-def test_what_is_no_price_is_refused(text: str) -> None:
+def test_an_invalid_price_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a price per hour"):
         parse_prices([text])
 
@@ -32,7 +32,7 @@ def test_prices_that_contradict_each_other_are_refused() -> None:
         parse_prices(["cpu=1/h", "gpu=€2/h"])
 
 
-def test_cost_of_requests_and_tokens() -> None:
+def test_the_cost_of_requests_and_tokens_follows_from_the_price() -> None:
     # 3.60 an hour is 0.001 a second; 20 requests and 500 tokens a second.
     found = cost(Price(3.6, "$"), run(throughput=20.0, tokens_per_second=500.0))
     assert found is not None and found.per_1m_tokens is not None
@@ -90,7 +90,9 @@ def test_a_load_at_which_requests_fail_is_not_the_best_without_an_slo_either() -
         ((0.1, 10.0), (0.3, 40.0), 90.0),
     ],
 )
-def test_break_even(cheap: tuple[float, float], dear: tuple[float, float], load: float | None) -> None:
-    """Each variant as (price, capacity)."""
+def test_the_break_even_load_is_where_the_dear_variant_becomes_cheaper(
+    cheap: tuple[float, float], dear: tuple[float, float], load: float | None
+) -> None:
+    """Each variant is (price, capacity)."""
     found = break_even(Price(cheap[0]), cheap[1], Price(dear[0]), dear[1])
     assert found == (None if load is None else pytest.approx(load))

@@ -1,4 +1,4 @@
-"""Precisions of one checkpoint: exported beside the published one with its settings, or kept out by the gate."""
+"""Precisions of one checkpoint: exported with the settings of the published one, or rejected by the gate."""
 
 from __future__ import annotations
 
@@ -39,16 +39,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Pa
 def candidates(
     repository: Path, folder: Path, *precisions: str, name: str = NAME, **more: Any
 ) -> tuple[list[str], list[str], list[str]]:
-    """The labels of the candidates, the notes, and what was said."""
+    """Return the labels of the candidates, the notes, and the printed lines."""
     notes, said, spec = list[str](), list[str](), CompareSpec(name, "precisions", (), repository, **more)
     found = precision_candidates(spec, precisions, folder, notes, Session(say=said.append))
     return [each.label for each in found], notes, said
 
 
 @pytest.mark.usefixtures("few_texts")
-def test_what_the_gate_keeps_out_is_a_note_and_the_others_are_exported_alike(
-    repository: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_precision_that_fails_the_gate_is_a_note(repository: Path, checkpoint: Path, tmp_path: Path) -> None:
     of_folder = {"checkpoint": str(checkpoint)}
     labels, notes, said = candidates(repository, tmp_path, "fp32", "int8", max_drop=0.0, **of_folder)
     assert labels == ["fp32"]

@@ -1,4 +1,4 @@
-"""Plans, limits and service levels: what people write becomes values, and what can't be is refused with a fix."""
+"""Plans, limits and service levels: text becomes values, and invalid text is refused with a fix."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_concurrency_is_numbers_doubling_or_steps(text: str, callers: tuple[int,
     ["", "-1", "1.5", "a", "1,,2", "1:8", "8:1:2x", "1:8:1x", "1:8:0", "1:8:-1", "0:8:2x", "1:8:2y",
      "1:9999999999:1", "1:99999999:1", "nan", "1:8:2:2", "١"],
 )  # fmt: skip
-def test_a_concurrency_that_can_not_be_is_refused(text: str) -> None:
+def test_an_invalid_concurrency_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_concurrency(text)
     assert caught.value.fix
@@ -66,7 +66,7 @@ def test_arrivals_are_even_or_at_once_or_those_of_a_trace(plan: Open, count: int
     assert list(plan.times(count)) == times
 
 
-def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential_and_follow_the_seed() -> None:
+def test_poisson_gaps_are_exponential_and_follow_the_seed() -> None:
     times = list(Open(50, "poisson", seed=3).times(20_000))
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert statistics.fmean(gaps) == pytest.approx(1 / 50, rel=0.03)
@@ -93,7 +93,7 @@ def test_a_plan_that_can_not_be_carried_out_is_refused(make: object) -> None:
     assert caught.value.fix
 
 
-def test_arrivals_by_their_words() -> None:
+def test_arrival_options_are_parsed() -> None:
     assert parse_open(5, "poisson", seed=2) == Open(5, "poisson", seed=2)
     assert parse_open(None, "burst").at_once
     assert parse_open(32, "burst:16") == Open(32, "burst", burst=16)
@@ -163,7 +163,7 @@ def test_a_warm_up_is_requests_or_seconds() -> None:
             parse_warmup(text)
 
 
-def test_a_plan_says_in_a_result_what_it_was() -> None:
+def test_a_plan_has_a_label_for_results() -> None:
     assert Closed(4).load("texts", "10 s").label == "4 callers"
     assert Open(50, "poisson").load("texts", "10 s", "chat").label == "chat, 50/s poisson"
     assert Open(None, "burst").load("texts", "512 requests").label == "all at once"
@@ -180,7 +180,7 @@ def test_a_plan_says_in_a_result_what_it_was() -> None:
     [{"requests": 0}, {"seconds": 0}, {"seconds": -1.0}, {"seconds": math.inf}, {"timeout": 0}, {"stable": 0},
      {"stable": math.nan}, {"window": 0}, {"warmup_requests": -1}, {"warmup_seconds": -1.0}],
 )  # fmt: skip
-def test_limits_that_can_not_be_are_refused(limits: dict[str, Any]) -> None:
+def test_invalid_limits_of_a_load_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         LoadLimits(**limits)
 
@@ -220,7 +220,7 @@ def test_bounds_have_names_and_units() -> None:
     ["", "latency", "latency<", "latency<2", "latency>2s", "p99<2s", "ttft<200ms,", "latency<2s,latency<1s",
      "latency<-1s", "latency<0s", "TTFT<1s", "latency<2s;ttft<1s"],
 )  # fmt: skip
-def test_what_is_no_service_level_is_refused(text: str) -> None:
+def test_an_invalid_slo_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         Slo.parse(text)
     assert caught.value.fix
@@ -238,7 +238,7 @@ def test_what_is_no_service_level_is_refused(text: str) -> None:
         ("ttft<1s", (0.5,), False),
     ],
 )
-def test_all_bounds_must_hold(text: str, times: tuple[float, ...], kept: bool) -> None:
+def test_an_slo_is_kept_only_if_all_its_bounds_hold(text: str, times: tuple[float, ...], kept: bool) -> None:
     assert Slo.parse(text).kept(*times) == kept
 
 

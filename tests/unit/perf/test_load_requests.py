@@ -1,4 +1,4 @@
-"""Requests: from files of every format with errors that name file, line and column, and synthetic ones."""
+"""Requests from files of every format, with errors that name file, line and column, and synthetic requests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_row_is_a_request(
     assert [request.inputs for request in found] == values
 
 
-def test_rows_of_parquet(tmp_path: Path) -> None:
+def test_rows_of_parquet_become_requests(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = pyarrow.table({"text": ["one", "two"], "max_tokens": [5, None], "stop_words": [["a", "b"], None]})
     pyarrow.parquet.write_table(table, path)
@@ -57,7 +57,7 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
     assert second.inputs == {"text_input": ("two",)}
 
 
-def test_a_row_s_own_settings_come_before_those_of_all_and_need_an_input_of_the_model(tmp_path: Path) -> None:
+def test_settings_of_a_row_override_those_of_the_command(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,max_tokens,long\na,7,13.4\nb,,\n")
     made = from_file(path, TEXT, {"max_tokens": "20", "seed": 3}, inputs=["text_input", "max_tokens"])
@@ -78,7 +78,9 @@ def test_a_row_s_own_settings_come_before_those_of_all_and_need_an_input_of_the_
         ("a.jsonl", '{"text": "a", "max_tokens": true}', "line 1, column 'max_tokens'"),
     ],
 )
-def test_a_file_that_is_wrong_says_where(name: str, content: str, words: str, tmp_path: Path) -> None:
+def test_an_invalid_data_file_is_refused_with_line_and_column(
+    name: str, content: str, words: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(UsageError, match=words) as caught:
@@ -124,7 +126,7 @@ def test_synthetic_texts_have_the_lengths_asked_for_and_follow_the_seed() -> Non
     assert {len(str(text).split()) for text in texts(synthetic(9, parse_lengths("fixed:12")))} == {12}
 
 
-def test_synthetic_requests_for_every_kind_of_model() -> None:
+def test_synthetic_requests_fill_every_input_of_a_model() -> None:
     made = synthetic(2, parse_lengths("fixed:50"), settings={"top_k": 2}, tensors=("question", "context"))
     assert len(str(texts(made, "question")[0]).split()) == 8 and len(str(texts(made, "context")[0]).split()) == 50
     assert made.items[0].inputs["top_k"] == (2,)
@@ -140,7 +142,7 @@ def test_synthetic_requests_for_every_kind_of_model() -> None:
     ["", "fixed", "fixed:0", "fixed:-1", "fixed:x", "uniform:5", "uniform:9-3", "normal:3,1", "fixed:99999999999"]
     + [f"lognormal:{numbers}" for numbers in ("3", "0.5,1", "9,0", "9,1,5", "9,99")],
 )
-def test_lengths_that_can_not_be_are_refused(text: str) -> None:
+def test_invalid_length_distributions_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="lengths"):
         parse_lengths(text)
 

@@ -1,7 +1,7 @@
-"""The load generator against a server whose times are known.
+"""The load generator against a server with known times.
 
-By the client's clock a request never takes less than by the server's; how much longer is a busy machine's doing. What
-is counted is exact.
+By the client's clock a request never takes less time than by the server's; a busy machine decides how much longer it
+takes. Counts are exact.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def measured(
 
 
 def check_times(measured: Distribution | None, by_server: list[float], most: float) -> Distribution:
-    """No percentile is below that of the server's own times, and all together are `most` seconds at most."""
+    """Check that no percentile is below the server's own, and that all times sum up to at most `most` seconds."""
     assert measured is not None and measured.count == len(by_server)
     times = sorted(by_server)
     for found, share in ((measured.min, 0.0), (measured.p50, 0.5), (measured.p90, 0.9), (measured.max, 1.0)):
@@ -61,7 +61,7 @@ def check_times(measured: Distribution | None, by_server: list[float], most: flo
 
 
 def workers() -> list[psutil.Process]:
-    """The generator's processes, among all that other tests have started."""
+    """Return the generator's processes, among all that other tests have started."""
     found = []
     for each in psutil.Process().children():
         with suppress(psutil.ZombieProcess):
@@ -71,7 +71,7 @@ def workers() -> list[psutil.Process]:
 
 @contextmanager
 def during_load(server: FakeServer, act: Callable[[], object], seconds: float = 0.0) -> Iterator[None]:
-    """Act some seconds after the first request has come."""
+    """Call `act` some seconds after the first request."""
 
     def wait() -> None:
         wait_until(lambda: len(server.arrivals) > 0)
@@ -87,7 +87,7 @@ def during_load(server: FakeServer, act: Callable[[], object], seconds: float = 
 # Times
 
 
-def test_percentiles_are_the_servers_times(server: FakeServer) -> None:
+def test_latency_percentiles_are_the_servers_times(server: FakeServer) -> None:
     mixed = orders(*["sleep 0.01"] * 60, *["sleep 0.06"] * 33, *["sleep 0.15"] * 7)
     run = measured(server.url, CLASSIFIER, Closed(4), mixed, LoadLimits(requests=200))
     assert run.requests.sent == run.requests.succeeded == len(server.texts) == 200
@@ -95,7 +95,7 @@ def test_percentiles_are_the_servers_times(server: FakeServer) -> None:
     assert not run.interrupted and run.stable is None and run.tokens is None and not workers()
 
 
-def test_times_of_a_stream(server: FakeServer) -> None:
+def test_ttft_tpot_and_gaps_of_a_stream_are_the_servers_times(server: FakeServer) -> None:
     run = measured(server.url, WRITER, Closed(3), orders("write 10 0.03"), LoadLimits(requests=12), stream=True)
     by_server = server.times
     latency = check_times(run.latency, [times[-1] for times in by_server], most=3 * run.seconds)
@@ -109,7 +109,7 @@ def test_times_of_a_stream(server: FakeServer) -> None:
 
 
 def test_a_stall_of_the_server_shows_in_the_latency_of_all_requests_due_in_it(server: FakeServer) -> None:
-    """No coordinated omission: 100 a second for 2 s, of which one is a stall; then the 100 of it wait 0 to 1 s."""
+    """No coordinated omission: of 100 requests a second for 2 s, the 100 of a stall of 1 s wait 0 to 1 s."""
     server.stall = (0.5, 1.5)
     run = measured(server.url, CLASSIFIER, Open(100), orders("sleep 0.002"), LoadLimits(seconds=2.0))
     assert run.requests.sent == run.requests.succeeded == 200
@@ -122,7 +122,7 @@ def test_a_stall_of_the_server_shows_in_the_latency_of_all_requests_due_in_it(se
 @pytest.mark.parametrize(
     ("plan", "reason"), [(Open(50), "after their time"), (Closed(2), "event loop was late")], ids=["open", "closed"]
 )
-def test_a_client_that_stands_still_says_so_and_is_charged_for_it(plan: Plan, reason: str, server: FakeServer) -> None:
+def test_a_client_that_is_suspended_is_reported_as_saturated(plan: Plan, reason: str, server: FakeServer) -> None:
     def freeze() -> None:
         (worker,) = workers()
         with suppress(psutil.NoSuchProcess):
@@ -213,7 +213,7 @@ def test_errors_are_counted_by_kind_with_the_first_message_of_each(server: FakeS
 
 
 def test_errors_within_streams_have_their_kinds_and_need_no_status(server: FakeServer) -> None:
-    """Of which Triton before 26.04 dies (triton-inference-server/server #8708)."""
+    """Requesting a status ends Triton before 26.04 (triton-inference-server/server #8708)."""
     failing = orders("refuse [hfx:QUEUE_FULL] 8 requests wait", "write 2", "refuse max_tokens is 0")
     run = measured(server.url, WRITER, Closed(1), failing, LoadLimits(requests=6), stream=True)
     assert run.requests.succeeded == 2
@@ -221,7 +221,7 @@ def test_errors_within_streams_have_their_kinds_and_need_no_status(server: FakeS
     assert len(server.headers) == 6 and not any("triton_grpc_error" in headers for headers in server.headers)
 
 
-def test_stopping_gives_what_there_is_and_no_errors(server: FakeServer) -> None:
+def test_a_stopped_load_returns_its_figures_without_errors(server: FakeServer) -> None:
     stop = threading.Event()
     endless = orders(*["sleep 0.02"] * 20, "hang")
 

@@ -1,4 +1,4 @@
-"""The driver with a server of one function: what is due when, what counts, and that no defect of its own is hidden."""
+"""The load driver with a server of one function: due times, what counts, and bugs of its own that are raised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfx.perf.loadgen.log import COLUMNS, Progress, RequestLog, RequestRecord
 
 
 class Server:
-    """Answers after `seconds`, and then `factor` times as long as before."""
+    """A server that answers after `seconds`, and then `factor` times as late each time."""
 
     def __init__(self, seconds: float = 0.0, factor: float = 1.0) -> None:
         self.sent: list[int] = []
@@ -43,7 +43,7 @@ def column(log: RequestLog, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("plan", [Closed(2), Open(100)])
-def test_a_fault_of_our_own_is_raised_and_not_counted_as_an_error(plan: Plan) -> None:
+def test_a_bug_of_the_driver_is_raised_and_not_counted_as_an_error(plan: Plan) -> None:
     class Broken(Server):
         async def send(self, record: RequestRecord) -> None:
             raise ZeroDivisionError
@@ -113,7 +113,7 @@ def test_a_server_that_gets_slower_is_not_stable() -> None:
     assert log.stable is False and not log.interrupted
 
 
-def test_windows_are_stable_when_the_last_three_agree() -> None:
+def test_a_load_is_stable_when_its_last_three_windows_agree() -> None:
     windows = Windows(seconds=1.0, callers=1, per_cent=10)
     windows.start(0.0)
 
@@ -128,7 +128,7 @@ def test_windows_are_stable_when_the_last_three_agree() -> None:
     assert windows.begin == 3.0
 
 
-def test_a_window_of_few_answers_goes_on() -> None:
+def test_a_window_with_too_few_answers_is_extended() -> None:
     windows = Windows(seconds=1.0, callers=20, per_cent=50)
     windows.start(0.0)
     for second in range(1, 10):

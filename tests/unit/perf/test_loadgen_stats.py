@@ -1,4 +1,4 @@
-"""Figures of a load from rows whose times are known: exact, but for the three digits of the histogram."""
+"""Figures of a load from rows with known times: exact, except for the three digits of the histogram."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(
 
 
 def streamed(number: int, due: float, times: list[float]) -> RequestRecord:
-    """A stream with a token at each of these seconds after it was due."""
+    """Return a stream with a token at each of these seconds after it was due."""
     found = record(number, due, times[-1])
     found.times = [due + each for each in times]
     found.messages = [str(at) for at in range(1, len(times) + 1)]
@@ -44,8 +44,8 @@ def made(plan: Plan, *ended: RequestRecord, slo: str = "", stream: bool = False,
     return run_of(log, Subject("a", "a", "builtin"), plan.load("", ""), plan, judged)
 
 
-def test_throughput_of_callers_leaves_out_that_some_have_nothing_more_to_do() -> None:
-    """Two callers at 10 requests a second each; one ends a second earlier than the other."""
+def test_throughput_of_a_closed_load_ignores_idle_callers_at_its_end() -> None:
+    """Two callers make 10 requests a second each; one ends a second earlier than the other."""
     busy = [record(at, at * 0.1, 0.1, caller=0) for at in range(20)]
     done = [record(20 + at, at * 0.1, 0.1, caller=1) for at in range(10)]
     found = made(Closed(2), *busy, *done)
@@ -53,14 +53,14 @@ def test_throughput_of_callers_leaves_out_that_some_have_nothing_more_to_do() ->
     assert found.throughput == pytest.approx(30 / 1.5)
 
 
-def test_throughput_of_arrivals_is_the_rate_of_answers_and_of_all_at_once_over_the_whole_time() -> None:
+def test_throughput_of_an_open_load_is_the_rate_of_its_answers() -> None:
     """10 a second for a second, each answered after 5 s: the server held the rate."""
     found = made(Open(10), *(record(at, at * 0.1, 5.0) for at in range(10)))
     assert (found.throughput, found.seconds) == pytest.approx((10, 5.9))
     assert made(Open(arrivals="burst"), *(record(at, 0.0, 2.0) for at in range(512))).throughput == pytest.approx(256)
 
 
-def test_what_failed_is_no_throughput_and_no_latency() -> None:
+def test_failed_requests_count_in_neither_throughput_nor_latency() -> None:
     good = [record(at, at * 0.1, 0.1) for at in range(10)]
     bad = [record(10, 1.0, 9.0, error=("ServerBusy", "full")), record(11, 1.1, 0.5, error=("RequestTimeout", "late"))]
     found = made(Open(10), *good, *bad)
@@ -77,7 +77,7 @@ def test_without_a_success_there_is_no_latency(records: list[RequestRecord]) -> 
     assert (found.latency, found.throughput, found.tokens) == (None, 0.0, None)
 
 
-def test_times_of_tokens() -> None:
+def test_ttft_tpot_and_gaps_follow_from_the_times_of_tokens() -> None:
     found = made(Closed(1), streamed(0, 0.0, [0.2, 0.25, 0.3, 0.4]), streamed(1, 1.0, [0.1]), stream=True)
     assert found.ttft is not None and (found.ttft.min, found.ttft.max) == pytest.approx((100, 200), rel=DIGITS)
     assert found.tpot is not None and found.tpot.count == 1
@@ -95,7 +95,7 @@ def test_times_of_tokens() -> None:
         (["1", "2", "3 end"], [0.2, 0.2 + 2e-6, 0.2 + 4e-6], 200, None),  # read in one go: no time between them
     ],
 )
-def test_times_of_tokens_are_not_those_of_messages(
+def test_messages_with_several_or_no_tokens_do_not_distort_token_times(
     messages: list[str], times: list[float], ttft: float, tpot: float | None
 ) -> None:
     found = made(Closed(1), replace(streamed(0, 0.0, times), messages=messages), stream=True)
@@ -163,14 +163,14 @@ def test_a_full_core_is_the_limit_of_a_client_that_can_use_one_only(
     assert client is not None and client.cores == cores and bool(client.saturated) == saturated
 
 
-def test_late_sends_are_the_fault_of_an_open_load_only() -> None:
+def test_late_sends_saturate_the_client_only_under_an_open_load() -> None:
     rows = [record(at, at * 0.1, 0.05, late=0.04) for at in range(50)]
     for plan, blamed in ((Open(10), True), (Closed(1), False)):
         client = made(plan, *rows).client
         assert client is not None and bool(client.saturated) == blamed
 
 
-def test_percentile_of_values() -> None:
+def test_a_percentile_is_the_nearest_value() -> None:
     assert percentile([], 0.5) is None
     assert percentile(array("d", [3, 1, 2]), 0.5) == 2
     assert percentile([1.0], 0.99) == 1

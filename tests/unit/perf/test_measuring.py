@@ -1,6 +1,6 @@
-"""One load as one Run: what is known of the model, what a load without an answer says, and which tool is run.
+"""One load as one Run: facts about the model, errors of a load without answers, and the choice of a tool.
 
-The server has no metrics, in one test no statistics either: that must cost nothing but those figures.
+The server has no metrics, and in one test no statistics; only those figures must be missing then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_generators_stream_unless_told_otherwise(target: Target) -> None:
     assert run.ttft is not None and run.tokens is not None and run.tokens.written == 30
 
 
-def test_what_is_no_generator_is_not_streamed(target: Target) -> None:
+def test_a_model_that_is_not_a_generator_is_not_streamed(target: Target) -> None:
     labels = replace(target, model=CLASSIFIER)
     assert measure(labels, Closed(1), replace(TEN, stream=None)).subject.protocol == "grpc"
     with pytest.raises(UsageError, match="can't be streamed"):

@@ -1,4 +1,4 @@
-"""Results as an answer, tables and charts: numbers, rows, ratios, verdicts, and what is drawn of which result."""
+"""Results as text, tables and charts: numbers, rows, ratios, verdicts, and the charts of each kind of result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_share_is_only_all_or_nothing_when_it_is() -> None:
     assert [size(3 << 30), size(1536), size(12)] == ["3.00 GiB", "1.50 KiB", "12 B"]
 
 
-def test_a_range_stands_only_where_there_is_one() -> None:
+def test_a_range_is_shown_only_if_rounds_differ() -> None:
     assert spread(Spread(12.0, 11.0, 13.0, 3), "ms") == "12.0 (11.0–13.0)"
     assert spread(Spread(12.0, 12.0, 12.0, 3), "ms") == "12.0"
     assert spread(Spread(0.5, 0.4, 0.6, 3), "share") == "50.0 % (40.0–60.0)"
@@ -109,7 +109,7 @@ def test_ratios_are_of_the_same_round_and_load() -> None:
     assert ratio_of(found[0], found, "cpu", FIGURES["throughput"]) is None
 
 
-def test_what_was_not_run_is_said_and_has_no_number() -> None:
+def test_a_variant_that_was_not_run_is_noted_without_figures() -> None:
     tables = comparison_tables(one_device())
     assert "gpu was not run: this machine has no GPU." in tables[-1].notes
     assert {variant for table in tables for variant in column(table, "variant")} == {"cpu"}
@@ -133,7 +133,7 @@ def test_cautions_that_differ_only_in_numbers_stand_once() -> None:
     assert warnings(replace(made, runs=runs)) == said
 
 
-def test_the_front_of_a_tuning_is_what_nothing_beats() -> None:
+def test_the_pareto_front_of_a_tuning_holds_the_unbeaten_trials() -> None:
     points = [(10.0, 5.0), (20.0, 9.0), (15.0, 9.0), (20.0, 10.0)]
     assert [beaten(point, points) for point in points] == [False, False, True, True]
     found = trials(tuning())
@@ -224,7 +224,7 @@ def named(result: Result, name: str) -> Chart:
 
 
 def rows(chart: Chart) -> list[dict[str, Any]]:
-    """All data of a chart, whichever layer holds it."""
+    """Return all data of a chart, whichever layer holds it."""
     parts = [part["data"] for part in (chart.spec, *chart.spec["layer"]) if "data" in part]
     return [row for part in parts for row in chart.spec["datasets"][part["name"]]]
 

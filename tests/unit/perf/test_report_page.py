@@ -1,4 +1,4 @@
-"""The page of a report: its text, how a browser draws it, and `hfx perf report`."""
+"""The page of a report: its text, its charts in a browser, and `hfx perf report`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def elements(page: str) -> Elements:
     return Elements(page)
 
 
-def test_the_page_names_no_other_place(elements: Elements) -> None:
+def test_the_report_page_loads_nothing_from_elsewhere(elements: Elements) -> None:
     for tag, attributes in elements.found:
         for name in ("src", "href", "action", "data", "poster", "srcset"):
             value = attributes.get(name)

@@ -1,4 +1,4 @@
-"""Result files: what is written is read back, what is damaged is refused by name, rounds become medians and ratios."""
+"""Result files: exact round trip, damage refused by name, rounds that become medians and ratios."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfx.perf.rounds import groups, ratios
 from tests.rigs.files.perf_runs import result, run
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_a_result_is_read_back_as_written(tmp_path: Path) -> None:
     written = result(run(), run(round=1))
     write_result(written, tmp_path / "r.json")
     assert read_result(tmp_path / "r.json") == written
@@ -33,7 +33,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         (lambda value: value["runs"][0].update(throughput="fast"), "runs.0.throughput: Input should be a valid number"),
     ],
 )
-def test_a_field_that_is_not_as_it_should_be_is_named(tmp_path: Path, change: Any, words: str) -> None:
+def test_an_invalid_field_of_a_result_is_named(tmp_path: Path, change: Any, words: str) -> None:
     value = json.loads(to_json(result(run())))
     change(value)
     (tmp_path / "r.json").write_text(json.dumps(value))
@@ -43,7 +43,7 @@ def test_a_field_that_is_not_as_it_should_be_is_named(tmp_path: Path, change: An
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null"])
-def test_what_is_no_result_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_result_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "r.json").write_bytes(content)
     with pytest.raises(UsageError, match="not a result file"):
         read_result(tmp_path / "r.json")
@@ -67,7 +67,7 @@ def test_percentiles_are_those_of_the_times() -> None:
     assert points == sorted(points) and points[-1][1] == 1.0
 
 
-def test_nothing_has_no_distribution_and_an_hour_is_the_longest() -> None:
+def test_no_values_have_no_distribution_and_times_end_at_an_hour() -> None:
     assert distribution([]) is None
     longest = distribution([1e6])
     assert longest is not None and longest.max == pytest.approx(3_600_000, rel=0.001)

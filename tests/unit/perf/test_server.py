@@ -1,4 +1,4 @@
-"""The server's side of a measurement: /metrics read strictly, Triton's counts as steps, processes, the machine."""
+"""The server's side of a measurement: strictly parsed metrics, Triton's counts as steps, processes, the machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ hfx_inter_token_seconds_bucket{le="+Inf",model="stories"} 90
 
 
 def grown(**values: float) -> str:
-    """METRICS with other values."""
+    """Return METRICS with other values."""
     lines = METRICS.splitlines()
     for words, value in values.items():
         lines = [f"{line.rpartition(' ')[0]} {value}" if words in line and line[0] != "#" else line for line in lines]
@@ -51,7 +51,7 @@ def grown(**values: float) -> str:
 # Metrics
 
 
-def test_counters_of_the_model_are_told_by_how_much_they_grew() -> None:
+def test_counters_of_a_model_are_reported_as_their_growth() -> None:
     after = grown(OTHER=2, REJECTED=1, hfx_step_seconds_total=1.5, hfx_inter_token_seconds_bucket=95, pending=9)
     found = metrics.counters(metrics.parse(METRICS), metrics.parse(after), ["stories"])
     assert found == {"nv_inference_request_failure{reason=OTHER}": 2.0, "hfx_step_seconds_total": 1.25}
@@ -93,7 +93,7 @@ def test_a_step_has_averages_a_request_and_rows_a_batch() -> None:
     assert steps({"net": Counts(requests=10)}, {"net": Counts(requests=2, executions=1)}, ["net"]) == ()
 
 
-def test_an_engine_stands_in_the_place_of_its_hand_over_and_of_its_relay() -> None:
+def test_the_steps_of_an_engine_replace_those_of_its_relay() -> None:
     told = {
         "hfx_generated_tokens_total": 80.0,
         "hfx_steps_total": 20.0,
@@ -146,13 +146,13 @@ def test_a_process_that_ends_keeps_what_it_had_taken() -> None:
     assert busy_cores(looks) == pytest.approx((1.0 + 0.5 + 0.5) / 2)
 
 
-def test_less_than_the_clock_of_processes_tells_is_not_shown_as_nothing() -> None:
+def test_cpu_use_below_the_clock_resolution_is_unknown_not_zero() -> None:
     assert busy_cores([Usage(1.0, {1: 5.0}, 0), Usage(1.01, {1: 5.0}, 0)]) is None
     assert busy_cores([Usage(1.0, {1: 5.0}, 0), Usage(1.1, {1: 5.01}, 0)]) is None
     assert busy_cores([Usage(1.0, {1: 5.0}, 0), Usage(11.0, {1: 5.5}, 0)]) == pytest.approx(0.05)
 
 
-def test_what_listens_but_is_no_triton_has_no_metrics_and_a_free_port_nothing() -> None:
+def test_a_listener_that_is_not_triton_has_no_metrics_and_no_statistics() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"127.0.0.1:{listener.getsockname()[1]}"
         found = located(Target("any", url))
@@ -184,7 +184,7 @@ def test_metrics_two_ports_above_http_are_taken_where_they_are_triton_s(text: st
 # The machine
 
 
-def test_looks_at_gpus_are_their_average_and_their_most() -> None:
+def test_readings_of_a_gpu_become_mean_utilization_and_peak_memory() -> None:
     looks = [(Gpu("a", 0.2, 5), Gpu("b")), (), (Gpu("a", 0.6, 3), Gpu("b"))]
     assert joined_gpus(looks) == (Gpu("a", 0.4, 5), Gpu("b", None, None))
     assert joined_gpus([]) == ()

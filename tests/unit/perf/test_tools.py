@@ -1,4 +1,4 @@
-"""Other tools: what they recorded as a Run, what they are given, and that their process is never left behind."""
+"""Other load tools: their records as a Run, their input, and processes that are never left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hfx.perf.tools.perf_analyzer import NEVER, read_record, write_inputs, write
 from hfx.perf.tools.process import ToolProcess, callers_of, due_times, failure, follow, log_of, ordered, split
 
 RECORDED = Path(__file__).parent / "recorded"
-TRACE = (0.0, 0.05, 0.06, 0.2, 0.2, 0.5)  # what perf_analyzer_open.json was sent at
+TRACE = (0.0, 0.05, 0.06, 0.2, 0.2, 0.5)  # the send times of perf_analyzer_open.json
 ORPHAN = """
 import os, sys
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_throughput_of_two_callers_is_two_requests_a_latency() -> None:
     assert callers == [0, 1] * 10
 
 
-def test_the_warm_up_is_left_out_and_no_more_counts_than_was_ordered() -> None:
+def test_only_the_ordered_requests_behind_the_warm_up_count() -> None:
     times = [at / 10 for at in range(50)]
     assert split(times, LoadLimits(requests=3, warmup_requests=5))[1] == [0.5, 0.6, 0.7]
     assert split(times, LoadLimits(seconds=0.25, warmup_seconds=1.0))[1] == [1.0, 1.1, 1.2]
@@ -137,7 +137,7 @@ def test_a_float_that_json_lacks_does_not_spoil_a_record_but_damage_does(tmp_pat
         read_record(tmp_path / "record.json", Closed(2))
 
 
-def test_it_gets_a_pause_before_each_request_and_every_tensor_with_its_shape(tmp_path: Path) -> None:
+def test_perf_analyzer_gets_pauses_and_tensors_with_shapes(tmp_path: Path) -> None:
     write_times(TRACE, tmp_path / "pauses")
     pauses = [int(line) for line in (tmp_path / "pauses").read_text().splitlines()]
     assert pauses == [1000, 50_000, 10_000, 140_000, 0, 300_000, NEVER * 1e6]  # the last one: it would begin anew
@@ -189,7 +189,7 @@ def test_flags_that_hfx_sets_are_refused(own: frozenset[str], flag: str) -> None
     ordered(load_run(Closed(1), LoadLimits(), "--max-threads", "8", "--csv", "x"), own)
 
 
-def test_leaving_ends_the_process(tmp_path: Path) -> None:
+def test_leaving_the_block_ends_the_tools_process(tmp_path: Path) -> None:
     program = "import time; sum(range(3000000)); print('up', flush=True); time.sleep(60)"
     with ToolProcess([sys.executable, "-c", program], tmp_path / "o") as tool:
         while not tool.text:

@@ -1,4 +1,4 @@
-"""Tuning without a server: how trials are judged, what a search finds, and when a gain is proven."""
+"""Tuning without a server: the score of trials, the search, and when a gain is proven."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEASURE = MeasureSpec(RequestSet((), ""), LoadLimits(seconds=1.0))
 
 
 def made_space(**values: tuple[int, ...]) -> Space:
-    """A dimension for each name; the first value is the published one."""
+    """Return a space with a dimension for each name; the first value is the published one."""
     dimensions = tuple(Dimension(name, {f"{name}={n}": {name: n} for n in numbers}) for name, numbers in values.items())
     return Space(dimensions, {name: numbers[0] for name, numbers in values.items()})
 
@@ -38,7 +38,7 @@ SPACE = made_space(instances=(1, 2, 4, 8), threads=(8, 4, 2, 1), delay=(0, 100, 
 
 
 def capacity(settings: Settings) -> float:
-    """Requests a second: best at 4 instances of 2 threads without a delay."""
+    """Return requests a second: best at 4 instances of 2 threads without a delay."""
     instances, threads, delay = (int(settings[name]) for name in ("instances", "threads", "delay"))
     return 400.0 - 40 * abs(instances - 4) - 20 * abs(threads - 2) - delay / 10 + int(settings["batch"]) / 64
 
@@ -87,7 +87,7 @@ def test_the_load_that_keeps_the_slo_with_the_most_throughput_counts() -> None:
     assert broken.value == pytest.approx(60 * 0.64), "the least broken load counts where none keeps it"
 
 
-def test_without_an_slo_answers_count_and_of_generators_tokens() -> None:
+def test_without_an_slo_the_score_is_requests_or_tokens_a_second() -> None:
     assert score((run(succeeded=100),)).is_good
     assert not score((run(succeeded=98),)).is_good
     assert score((run(throughput=10, tokens_per_second=500.0),)).value == 500
@@ -115,7 +115,7 @@ def test_where_nothing_keeps_the_slo_the_best_found_is_said() -> None:
 
 
 def rounds(*pairs: tuple[float, float], goodput: tuple[float, float] = (1.0, 1.0)) -> list[Run]:
-    """(published, new) requests a second, round by round."""
+    """Return (published, new) requests a second, round by round."""
     return [
         run(label, value, round=number, goodput=kept)
         for number, pair in enumerate(pairs, 1)
@@ -139,7 +139,7 @@ def test_a_gain_in_every_round_beyond_the_noise_is_proven() -> None:
         ((100, 120), (100, 120)),  # too few rounds
     ],
 )
-def test_anything_else_is_not_proven(pairs: Sequence[tuple[float, float]]) -> None:
+def test_a_gain_that_is_inconsistent_or_within_the_noise_is_not_proven(pairs: Sequence[tuple[float, float]]) -> None:
     assert not judge(rounds(*pairs), "new").proven
 
 
@@ -170,7 +170,7 @@ def test_published_settings_that_miss_the_slo_have_no_ratio() -> None:
 
 
 def proved(new: Callable[[Session, int], float], session: Session, until: float = FOREVER) -> Proof:
-    """Three rounds of candidates with 100 and `new` requests a second; the latter gets the round's number."""
+    """Return the proof of three rounds with 100 and `new` requests a second; `new` gets the round's number."""
 
     def candidate(label: str, throughput: Callable[[Session, int], float]) -> Candidate:
         @contextmanager
@@ -183,14 +183,14 @@ def proved(new: Callable[[Session, int], float], session: Session, until: float 
     return prove([candidate(PUBLISHED, lambda *_: 100.0), candidate("new", new)], [case], 3, session, until)
 
 
-def test_both_are_measured_in_turn_in_new_rounds() -> None:
+def test_old_and_new_settings_are_measured_in_alternating_rounds() -> None:
     proof = proved(lambda *_: 130.0, Session())
     turns = [(each.subject.label == "new", each.round) for each in proof.runs]
     assert turns == [(False, 1), (True, 1), (True, 2), (False, 2), (False, 3), (True, 3)]
     assert proof.proven
 
 
-def test_one_that_fails_in_between_proves_nothing() -> None:
+def test_a_failure_during_the_proof_leaves_the_gain_unproven() -> None:
     def failing(session: Session, number: int) -> float:
         if number == 1:
             raise ServerError("the server died")

@@ -1,4 +1,4 @@
-"""Which settings a published model has, what is tried of them on a machine, and how values become edits."""
+"""The settings of a published model, the values tried on a machine, and the edits that they become."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def generator(tmp_path: Path) -> Path:
     ("name", "text", "number"),
     [("instances", "2", 2), ("max_queue_delay", "500us", 500), ("max_queue_delay", "2ms", 2000), ("threads", " 4 ", 4)],
 )
-def test_values_are_numbers_and_times(name: str, text: str, number: int) -> None:
+def test_values_of_settings_are_numbers_or_times(name: str, text: str, number: int) -> None:
     assert parse(name, text) == number
 
 
@@ -65,7 +65,7 @@ def test_values_are_numbers_and_times(name: str, text: str, number: int) -> None
         ("threads", "9999999", "threads can't be 9999999"),
     ],
 )
-def test_other_values_are_refused(name: str, text: str, words: str) -> None:
+def test_unknown_settings_and_invalid_values_are_refused(name: str, text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse(name, text)
 
@@ -118,7 +118,7 @@ def test_instances_on_a_gpu_have_nothing_to_do_with_the_cores(encoder: Path) -> 
     assert list(found.dimensions[0].options.values()) == [{"instances": 1}, {"instances": 2}, {"instances": 4}]
 
 
-def test_what_is_published_is_tried_and_nothing_that_would_refuse_what_it_takes(encoder: Path, generator: Path) -> None:
+def test_a_search_includes_the_published_settings_and_none_with_less_room(encoder: Path, generator: Path) -> None:
     for repository, name, room in ((encoder, "m", "max_batch_size"), (generator, "g", "slots")):
         found = space(repository, model(repository, name), "cpu", 8)
         assert found.settings(found.choice(found.old)) == found.old
@@ -148,7 +148,7 @@ def test_models_of_the_same_checkpoint_that_answer_alike_are_tried_too(encoder: 
     made = model(encoder, "m")
 
     def twin(name: str, **changes: Any) -> Manifest:
-        """Another model of the same checkpoint: a manifest is all that is looked at."""
+        """Return another model of the same checkpoint, of which only the manifest is read."""
         files = {path.replace("m", name, 1): entry for path, entry in made.files.items()}
         folders = tuple(folder.replace("m", name, 1) for folder in made.folders)
         copy = replace(made, name=name, folders=folders, files=files, **changes)
@@ -176,7 +176,7 @@ def test_models_of_the_same_checkpoint_that_answer_alike_are_tried_too(encoder: 
         ("m --output /nowhere/result.json", 2, "can't be written"),
     ],
 )
-def test_wrong_use_of_the_command_is_one_line(
+def test_invalid_options_of_hfx_tune_are_one_line(
     encoder: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, message: str
 ) -> None:
     assert main(["tune", *words.split(), "--repository", str(encoder)]) == code

@@ -1,4 +1,4 @@
-"""The catalogue: models of hfx, damaged ones, and folders of others."""
+"""The catalogue: models of hfx, damaged models, and folders of others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfx.repository import model, models
 from tests.rigs.files.manifests import fill
 
 
-def test_models_are_listed_without_their_members(tmp_path: Path) -> None:
+def test_the_catalog_lists_models_without_their_members(tmp_path: Path) -> None:
     complete = fill(tmp_path, "m")
     fill(tmp_path, "a", members=())
     (tmp_path / "foreign").mkdir()

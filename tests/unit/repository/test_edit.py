@@ -1,4 +1,4 @@
-"""Changing a published model's configurations: exactly the wanted fields, as a whole, with a manifest that fits."""
+"""Changes of a published model's configurations: exactly the wanted fields, atomically, with a matching manifest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BY = "hfx tune m"
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """The model m; two of its files are large enough to be linked."""
+    """The model m with two files that are large enough to be linked."""
     repository = tmp_path / "repository"
     repository.mkdir()
     repositories.build(repository)
@@ -32,7 +32,7 @@ def published(tmp_path: Path) -> Path:
 
 
 def snapshot(repository: Path) -> dict[str, bytes]:
-    """Every file of the models, without what `created` or `at` could make different."""
+    """Return the content of every file of the models, except hfx's own hidden files."""
     paths = (path for path in repository.rglob("*") if path.is_file() and not path.name.startswith(".hfx"))
     return {str(path.relative_to(repository)): path.read_bytes() for path in sorted(paths)}
 
@@ -118,7 +118,7 @@ def test_going_back_gives_the_published_messages_again(published: Path) -> None:
         (Edit("m_net", "max_batch_size", 1 << 40), "max_batch_size of 'm_net' can't be"),
     ],
 )
-def test_what_a_model_has_not_is_refused(published: Path, wrong: Edit, words: str) -> None:
+def test_an_edit_of_an_absent_setting_is_refused(published: Path, wrong: Edit, words: str) -> None:
     before = snapshot(published)
     with pytest.raises(RepositoryError, match=words):
         change(published, "m", [INSTANCES, wrong], BY)
@@ -154,14 +154,14 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(published: Path) -> None:
 # Copies
 
 
-def test_a_copy_is_a_healthy_repository_that_shares_large_files_and_the_original_stays(published: Path) -> None:
+def test_a_changed_copy_shares_large_files_and_leaves_the_original_alone(published: Path) -> None:
     before, target = snapshot(published), published.parent / "copy"
     manifest = changed_copy(published, "m", [INSTANCES], target, BY)
     assert verify_files(manifest, target) == []
     assert errors(target) == []
     assert value(target, "m_net", "instances", "cpu") == 2
     with pytest.raises(RepositoryError, match="File exists"):
-        changed_copy(published, "m", [INSTANCES], target, BY)  # never into what is there
+        changed_copy(published, "m", [INSTANCES], target, BY)  # never into an existing folder
     assert snapshot(published) == before
     for name, shared in (("m_net/1/weights.bin", True), ("m_net/config.pbtxt", False), ("m_net/1/model.onnx", False)):
         assert (published / name).samefile(target / name) is shared

@@ -1,4 +1,4 @@
-"""Every rule: a healthy repository is clean, and one planted mistake makes exactly one rule speak."""
+"""A healthy repository has no findings, and each planted mistake triggers exactly one rule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
-    """Replace text in one file, which must hold it."""
+    """Return a mistake that replaces text in one file, which must hold it."""
 
     def plant(repository: Path) -> None:
         text = (repository / name).read_text()
@@ -56,7 +56,7 @@ def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
 
 
 def configure(*configs: ModelConfig) -> Callable[[Path], None]:
-    """Write configurations; m_net's for CPUs is config.pbtxt and configs/cpu.pbtxt."""
+    """Return a mistake that writes configurations; m_net's for CPUs is config.pbtxt and configs/cpu.pbtxt."""
 
     def plant(repository: Path) -> None:
         for config in configs:
@@ -68,22 +68,22 @@ def configure(*configs: ModelConfig) -> Callable[[Path], None]:
 
 
 def changed(config: ModelConfig, **changes: Any) -> Callable[[Path], None]:
-    """Write a configuration with other values."""
+    """Return a mistake that writes a configuration with other values."""
     return configure(replace(config, **changes))
 
 
 def gpu(**changes: Any) -> Callable[[Path], None]:
-    """Write m_net's configuration for GPUs with other values."""
+    """Return a mistake that writes m_net's configuration for GPUs with other values."""
     return lambda repository: put(repository, replace(NET_GPU, **changes), "gpu")
 
 
 def saved(name: str, **options: object) -> Callable[[Path], None]:
-    """Write one ONNX file anew."""
+    """Return a mistake that writes one ONNX file again."""
     return lambda repository: save(repository, name, **options)  # type: ignore[arg-type]
 
 
 def net(config: ModelConfig = NET, **options: object) -> Callable[[Path], None]:
-    """Configure m_net for CPUs and GPUs alike, and write both files."""
+    """Return a mistake that configures m_net for CPUs and GPUs alike, and writes both files."""
 
     def plant(repository: Path) -> None:
         configure(config)(repository)
@@ -95,7 +95,7 @@ def net(config: ModelConfig = NET, **options: object) -> Callable[[Path], None]:
 
 
 def steps(*changed: EnsembleStep) -> ModelConfig:
-    """The ensemble with some steps replaced by those of the same model."""
+    """Return the ensemble with some steps replaced by other steps of the same model."""
     by_model = {step.model_name: step for step in changed}
     return replace(ENSEMBLE, steps=tuple(by_model.get(step.model_name, step) for step in ENSEMBLE.steps))
 
@@ -143,7 +143,7 @@ def empty_ensemble(repository: Path) -> None:
 
 
 def single(repository: Path, **changes: object) -> Path:
-    """A Python model beside the ensemble; returns its configuration's path."""
+    """Add a Python model beside the ensemble; return its configuration's path."""
     (repository / "single/1").mkdir(parents=True)
     put(repository, replace(TOKENIZE, name="single", **changes))  # type: ignore[arg-type]
     (repository / "single/1/model.py").touch()
@@ -274,7 +274,7 @@ MISTAKES = (
 
 
 def runs_on(repository: Path, runtime: str, **fields: object) -> None:
-    """A generator's engine with ONNX Runtime's files, and further `fields` in engine.json."""
+    """Add a generator's engine with ONNX Runtime's files, and further `fields` in engine.json."""
     single(repository, parameters={"cpu_runtime": runtime})
     (repository / "single/1/cpu").mkdir()
     (repository / "single/1/cpu/engine.json").write_text(json.dumps({"format": 1, **fields}))
@@ -347,7 +347,7 @@ def errors(repository: Path, triton: str) -> set[str]:
         ("{ max_queue_size: 128 default_timeout_microseconds: 5000000 }", "0", True),
     ],
 )
-def test_a_release_whose_queue_policies_work_wants_one_or_a_tokenizing_step_that_refuses(
+def test_a_queue_must_be_bounded_by_its_policy_or_by_the_tokenizing_step(
     repository: Path, policy: str, seconds: str, bounded: bool
 ) -> None:
     (repository / TOKENIZE_FILE).write_text(
@@ -374,7 +374,7 @@ def test_threads_are_counted_along_an_ensemble(repository: Path) -> None:
         ("native", {"operators": {"file": "a.so"}}),
     ],
 )
-def test_a_runtime_that_has_files_may_be_named(repository: Path, runtime: str, fields: dict[str, object]) -> None:
+def test_a_runtime_with_files_may_be_configured(repository: Path, runtime: str, fields: dict[str, object]) -> None:
     runs_on(repository, runtime, **fields)
     assert lint(repository, cores=CORES) == []
 

@@ -1,4 +1,4 @@
-"""Publishing: all of a model or nothing of it, whatever happens in between."""
+"""Publishing is atomic: a whole model or nothing, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def export(
 
 
 def snapshot(repository: Path) -> dict[str, bytes | None]:
-    """Every path in the repository with its bytes (None: a folder), without the lock file."""
+    """Return every path in the repository with its bytes (None: a folder), without the lock file."""
     paths = (path for path in repository.rglob("*") if path.name != ".hfx-lock")
     return {str(path.relative_to(repository)): None if path.is_dir() else path.read_bytes() for path in sorted(paths)}
 
@@ -48,7 +48,7 @@ def test_a_model_is_published_as_staged_and_nothing_else_is_left(tmp_path: Path)
     assert verify_files(read_manifest(repository / "m" / "hfx.json"), repository) == []
 
 
-def test_beside_a_linked_repository_is_beside_its_target(tmp_path: Path) -> None:
+def test_staging_for_a_linked_repository_is_beside_the_links_target(tmp_path: Path) -> None:
     (tmp_path / "disk" / "models").mkdir(parents=True)
     (tmp_path / "models").symlink_to(tmp_path / "disk" / "models")
     with Staging(tmp_path / "models", "m") as staging:
@@ -56,7 +56,7 @@ def test_beside_a_linked_repository_is_beside_its_target(tmp_path: Path) -> None
         assert stagings(tmp_path / "models") == [staging.path]
 
 
-def test_where_beside_is_impossible_a_model_is_built_inside_and_servers_load_a_model_that_does_nothing(
+def test_staging_inside_the_repository_is_a_loadable_model_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted, long_named = tmp_path / "mounted", tmp_path / ("r" * 240)
@@ -74,7 +74,7 @@ def test_where_beside_is_impossible_a_model_is_built_inside_and_servers_load_a_m
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_the_staging_of_a_repository_with_a_longer_name_is_not_mine(tmp_path: Path) -> None:
+def test_staging_folders_of_repositories_with_similar_names_are_kept_apart(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     with Staging(tmp_path / "r.hfx-staging-m", "m") as staging:
         assert stagings(tmp_path / "r") == []
@@ -163,9 +163,7 @@ def test_a_damaged_manifest_gives_no_right_to_any_folder(tmp_path: Path, damage:
         (lambda staging: (staging.root / "m_net" / "link").symlink_to("/"), "is a link"),
     ],
 )
-def test_what_was_staged_must_be_what_the_manifest_says(
-    tmp_path: Path, spoil: Callable[[Staging], object], reason: str
-) -> None:
+def test_staged_files_must_match_the_manifest(tmp_path: Path, spoil: Callable[[Staging], object], reason: str) -> None:
     with Staging(tmp_path, "m") as staging:
         fill(staging.root)
         spoil(staging)
@@ -175,7 +173,7 @@ def test_what_was_staged_must_be_what_the_manifest_says(
 
 
 def failing(call: Callable[..., object], at: int, error: BaseException) -> Callable[..., object]:
-    """`call`, except that it fails with `error` the at-th time."""
+    """Return `call`, except that its `at`-th call fails with `error`."""
     count = 0
 
     def step(*arguments: object, **options: object) -> object:

@@ -1,4 +1,4 @@
-"""Hostile files: bombs and endless lines take neither the memory nor the rows beside them."""
+"""Hostile files: decompression bombs and endless lines take little memory and spoil no other row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps({**found, "cut": (cut_peak - before) / 1024, "read": (peak - be
 
 
 def bomb(path: Path, start: bytes, member: bytes, times: int, end: bytes = b"") -> Path:
-    """A gzip file of `times` times `member`, packed once."""
+    """Write a gzip file of `times` times `member`, compressed once."""
     packed = gzip.compress(member, 1)
     path.write_bytes(gzip.compress(start) + packed * times + gzip.compress(end))
     return path

@@ -1,4 +1,4 @@
-"""Files cut into chunks, and their rows read again: the same rows whatever the chunks, and files that are refused."""
+"""Files cut into chunks give the same rows whatever the chunks, and damaged or changed files are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read(source: Source, chunks: Sequence[Chunk]) -> list[Row]:
 
 
 def read_in_every_way(source: Source, columns: Sequence[str]) -> list[Row]:
-    """The rows, after a check that they are the same in chunks of every size, together and one chunk alone."""
+    """Return the rows, after a check that chunks of every size give the same rows, together and one by one."""
     answers = []
     for size in ROWS:
         chunks = list(cut(source, columns, size))
@@ -66,7 +66,7 @@ def test_a_table_is_read_as_it_was_written(
     header = [f"column {at}" for at in range(len(table[0]))] if table else ["text"]
     text = io.StringIO(newline="")
     delimiter = "\t" if name == "a.tsv" else ","
-    # Before Python 3.13 a writer of "\n" leaves cells with "\r" unquoted.
+    # Before Python 3.13 a writer with "\n" line ends does not quote cells with "\r".
     quoting = csv.QUOTE_MINIMAL if end == "\r\n" else csv.QUOTE_ALL
     writer = csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=quoting)
     for record in [header, *table]:
@@ -207,7 +207,7 @@ def test_text_is_a_row_a_line(tmp_path: Path) -> None:
     assert [row.cells for row in rows] == [{"text": "one"}, {"text": ""}, {"text": "two, three"}]
 
 
-def test_only_the_columns_that_are_kept_are_given(tmp_path: Path) -> None:
+def test_rows_have_only_the_requested_columns(tmp_path: Path) -> None:
     for name, content in (("a.csv", "a,b,c\n1,2,3\n"), ("a.jsonl", '{"a": "1", "b": "2", "c": "3"}\n{"a": "4"}')):
         source = written(tmp_path, name, content)
         with ChunkReader(["c", "a", "z"]) as reader:
@@ -240,7 +240,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_chunk_that_has_changed_does_not_end(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_a_file_that_changed_since_its_plan_is_refused(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
     content = b"id,text\n" + b"".join(b"%d,row %d\n" % (at, at) for at in range(10))
     source = written(tmp_path, "a.csv", content)
     chunks = list(cut(source, ["text"], 4))
@@ -257,7 +257,7 @@ def test_a_plan_keeps_chunks_as_json(tmp_path: Path) -> None:
     assert Chunk(**json.loads(json.dumps(asdict(chunk)))) == chunk
 
 
-def test_a_file_whose_first_row_is_taken_for_its_header_is_told_so(tmp_path: Path) -> None:
+def test_a_csv_file_without_a_header_gets_a_hint(tmp_path: Path) -> None:
     for name, has_hint in (("a.csv", True), ("a.jsonl", False)):
         path = tmp_path / name
         path.write_text("A fine film,pos\nA bad one,neg\n" if has_hint else '{"a": "A fine film"}\n')

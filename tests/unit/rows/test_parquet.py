@@ -1,4 +1,4 @@
-"""Parquet: its own types, rows that can't be read, chunks across row groups, and files that are broken or changed."""
+"""Parquet: typed cells, unreadable rows, chunks across row groups, and broken or changed files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_cell_that_can_not_be_read_makes_its_row_bad(tmp_path: Path) -> None:
         assert f", row {row.place.number}" in row.error.message
 
 
-def test_no_rows_no_chunks(tmp_path: Path) -> None:
+def test_a_file_without_rows_has_no_chunks(tmp_path: Path) -> None:
     assert list(cut(written(tmp_path, pyarrow.table({"text": pyarrow.array([], "string")})), ["text"], 4)) == []
 
 
@@ -93,7 +93,7 @@ def test_a_broken_file_is_refused_when_it_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("columns", "words"), [(["a", "a"], "'a' stands there twice"), (["b", "c"], "no column 'a'")])
-def test_columns_are_there_once(columns: list[str], words: str, tmp_path: Path) -> None:
+def test_missing_and_duplicate_columns_are_refused(columns: list[str], words: str, tmp_path: Path) -> None:
     table = pyarrow.Table.from_arrays([pyarrow.array([1]), pyarrow.array([2])], columns)
     with pytest.raises(RowError, match=words):
         list(cut(written(tmp_path, table), ["a"], 4))

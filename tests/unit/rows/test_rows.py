@@ -1,4 +1,4 @@
-"""Rows of every format: their cells, their places, and errors that say where."""
+"""Rows of every format: their cells, their line numbers, and errors with the place."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_parquet_has_its_own_types(tmp_path: Path) -> None:
         ("a.xlsx", "x", None, "format can't be read"),
     ],
 )
-def test_a_file_that_is_wrong_says_where(
+def test_an_invalid_file_is_refused_with_its_line(
     name: str, content: str | bytes, line: int | None, words: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, name, content)
@@ -85,7 +85,7 @@ def test_a_file_that_is_wrong_says_where(
     assert str(path) in caught.value.message and caught.value.fix
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     os.mkfifo(tmp_path / "pipe.csv")
     for path in (tmp_path / "none.csv", tmp_path / "folder.csv", tmp_path / "pipe.csv"):

@@ -1,4 +1,4 @@
-"""Input files: found in folders, globs and URIs, each once, and refused where they can't be read."""
+"""Input files from folders, globs and URIs: each file once, and refusals of unreadable ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_folder_is_its_data_files_in_order(folder: Path, prefix: str) -> None:
 
 
 def test_a_store_is_listed_like_a_folder(folder: Path) -> None:
-    """By pyarrow's file system for local files."""
+    """pyarrow's file system for local files stands for the store."""
     (folder / "sub" / "loop").unlink()
     names = stores.names_in(f"file://{folder}/?a=b") or []
     found = [f"file://{folder}/{name}?a=b" for name in ("README.md", "a.csv", "b.csv", "e.parquet.gz")]
@@ -90,7 +90,7 @@ def test_a_file_that_is_named_is_never_skipped(folder: Path) -> None:
         (["s3://key:secret@bucket/a.csv?region=x"], "password"),
     ],
 )
-def test_what_can_not_be_read_is_refused(
+def test_unreadable_and_duplicate_inputs_are_refused(
     inputs: list[str], words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)

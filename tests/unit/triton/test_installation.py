@@ -1,4 +1,4 @@
-"""Which onnxruntime runs hfx's encoders, and the folder of backends that a server is started with."""
+"""The onnxruntime that runs hfx's encoders, and the folder of backends that a server is started with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def installation(folder: Path, *backends: str) -> Installation:
         (("onnxruntime",), "gpu", set()),
     ],
 )
-def test_hfx_runs_encoders_on_cpus_and_where_there_is_no_other(
+def test_hfxs_onnxruntime_is_used_on_cpus_and_where_none_is_installed(
     tmp_path: Path, own: tuple[str, ...], device: str, made: set[str]
 ) -> None:
     (tmp_path / "backends").mkdir()

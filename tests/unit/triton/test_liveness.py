@@ -1,4 +1,4 @@
-"""The liveness probes and their verdicts, against a peer that only looks like a Triton server, and misbehaves."""
+"""The liveness probes and their verdicts, against a misbehaving peer that imitates a Triton server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Answer = bytes | Callable[[], bytes | None]  # of a path; None: no answer, ever
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that others run on this machine are not the peer's processes."""
+    """Hide other servers of this machine, as they are not the peer's processes."""
     monkeypatch.setattr(process_table, "STUB", "no such stub")
     monkeypatch.setattr(process_table, "SERVER", "no such server")
 
@@ -49,7 +49,7 @@ def config(name: str, *inputs: dict[str, Any], **others: Any) -> dict[str, Any]:
 
 
 class Peer:
-    """A server of raw answers by path, one thread a connection; `asked` has what came, in order."""
+    """A server of raw answers by path, with one thread a connection; `asked` has the requests in order."""
 
     def __init__(self, listener: socket.socket, answers: dict[str, Answer]) -> None:
         self.target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -132,7 +132,7 @@ def test_a_lost_member_is_named_by_its_instance() -> None:
         b"",
     ],
 )
-def test_any_other_answer_and_a_broken_connection_are_none(answer: bytes) -> None:
+def test_other_answers_and_broken_connections_are_no_deaths(answer: bytes) -> None:
     assert verdict({INFER: answer}) is None
 
 
@@ -170,7 +170,7 @@ def test_failures_without_progress_are_a_death_long_before_silence_is() -> None:
 
 
 @pytest.mark.parametrize("source", ["statistics of the model", "steps of the engine"])
-def test_silence_with_progress_is_work(source: str) -> None:
+def test_a_silent_model_that_makes_progress_is_alive(source: str) -> None:
     numbers = itertools.count()
     by_statistics = source.startswith("statistics")
 
@@ -227,7 +227,7 @@ def test_every_required_text_is_given_in_its_shape(rows: int, batch: list[int]) 
     ]
 
 
-def test_a_generator_is_asked_for_one_token_within_a_deadline_by_itself_and_through_its_relay() -> None:
+def test_a_generator_is_probed_for_one_token_directly_and_by_its_relay() -> None:
     settings = [
         {"name": name, "data_type": "TYPE_INT32", "dims": [1], "optional": True}
         for name in ("max_tokens", "timeout_ms")
@@ -242,7 +242,7 @@ def test_a_generator_is_asked_for_one_token_within_a_deadline_by_itself_and_thro
     assert {probe.model: probe.workers for probe in requests} == {"x": ("x", "x_stream"), "x_stream": ("x_stream",)}
 
 
-def test_an_ensemble_covers_its_members_and_numbers_can_not_be_asked() -> None:
+def test_an_ensemble_covers_its_members_and_numeric_inputs_are_not_probed() -> None:
     steps = {"step": [{"model_name": "x_tokenize"}, {"model_name": "x_net"}]}
     ensemble = config("x", TEXT, ensemble_scheduling=steps)
     with peer({}, ensemble, config("x_tokenize", TEXT), config("x_net", NUMBER), config("alone", TEXT)) as found:
@@ -273,7 +273,7 @@ def test_the_health_of_a_server_is_one_line(
     "index",
     [b"", b"garbage", http(b"no JSON"), http({"a": 1}), http([1]), http([{}]), error("closed", "403 Forbidden")],
 )
-def test_what_is_no_triton_is_unhealthy(index: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_peer_that_is_not_triton_is_unhealthy(index: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with peer({"/v2/models/stats": index}) as found:
         assert main([found.target.http_url]) == 1
     assert capsys.readouterr().out.startswith("unhealthy: no Triton server answers at")

@@ -1,4 +1,4 @@
-"""What is read from Triton's log: the advice for models that do not load, and when a stop is over."""
+"""Triton's log: the advice for models that do not load, and the end of a stop."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_open_stream_does_not_hold_a_stop_once_all_requests_are_answered(
     running, log = held
     asked: list[tuple[bool, float]] = []
 
-    def all_answered(by_triton: bool) -> bool:  # one is open for a second, and another one that has just come
+    def all_answered(by_triton: bool) -> bool:  # one request has run for a second, another one has just arrived
         asked.append((by_triton, time.monotonic()))
         return not 0.2 < asked[-1][1] - asked[0][1] < 1.0
 

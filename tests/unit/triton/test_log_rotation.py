@@ -1,4 +1,4 @@
-"""A log that grows without end stays within its bound, keeps the newest lines, and goes on being read."""
+"""A log that grows without end stays within its limit, keeps the newest lines, and is still read."""
 
 from __future__ import annotations
 

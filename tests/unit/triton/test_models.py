@@ -1,4 +1,4 @@
-"""What a model's configuration says of its requests."""
+"""Facts about a model's requests that follow from its configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT = (TensorSpec("x", "TYPE_INT32", (1,)),)
         ("onnxruntime", {}, False, True),  # only its large requests are answered later
         ("hfx_onnxruntime", {}, False, True),
         ("python", {MODEL_FILE: "model.onnx"}, False, True),  # a net in a bundle
-        ("hfx_0123456789ab", {MODEL_FILE: "net/model.onnx"}, False, False),  # one hop: in Triton's own process
+        ("hfx_0123456789ab", {MODEL_FILE: "net/model.onnx"}, False, False),  # a native model: in Triton's own process
     ],
 )
 def test_models_whose_requests_outlive_their_execute_are_known(

@@ -1,4 +1,4 @@
-"""Which encoders become one model in a server's own copy, and what of their steps it keeps."""
+"""Encoders that become one native model in a server's own copy, and the parts of their steps that it keeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CPU = {"cpu_accelerators": (("openvino", {}),)}
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A model whose export has proven a compiled tokenizer."""
+    """A model whose export has proven its compiled tokenizer."""
     folder = build(tmp_path / "repository")
     for name in (COMPILED_TOKENIZER, LIBRARY):
         (folder / "m_tokenize/1" / name).write_bytes(name.encode())
@@ -77,7 +77,9 @@ def test_the_steps_become_one_model_of_the_same_name_and_tensors(repository: Pat
         ),
     ],
 )
-def test_others_stay_as_published(repository: Path, change: Callable[[Path], None], reason: str) -> None:
+def test_encoders_that_do_not_qualify_stay_as_published(
+    repository: Path, change: Callable[[Path], None], reason: str
+) -> None:
     change(repository)
     before = content(repository)
     assert reason in why_not(repository, "m")

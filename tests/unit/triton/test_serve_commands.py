@@ -1,4 +1,4 @@
-"""What commands find of the servers on this machine, and which models of a repository may be served."""
+"""The servers that commands find on this machine, and the models of a repository that may be served."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPPED = 6
 
 @pytest.fixture
 def stopped_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sockets of servers that take connections and never answer, as processes do that are stopped by a signal."""
+    """Sockets that take connections and never answer, as processes that a signal has stopped."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ExitStack() as stack:
         for number in range(STOPPED):

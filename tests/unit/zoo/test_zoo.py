@@ -1,4 +1,4 @@
-"""The zoo's data, identities and cache; no model is trained here."""
+"""The zoo's data, cache keys and cache; no model is trained here."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_splits_share_no_key(task: str) -> None:
     assert not seen & {example.key for example in zoo.heldout(task, 600)}
 
 
-def test_entities_stand_where_they_say() -> None:
+def test_entities_have_correct_offsets() -> None:
     examples = zoo.train("entities", 3000)
     assert all(x.text[e.start : e.end] == e.text for x in examples for e in x.entities)
     assert {e.label for x in examples for e in x.entities} == {"PER", "LOC", "ORG"}
     assert any(" " in e.text for x in examples for e in x.entities)
 
 
-def test_answers_stand_where_they_say() -> None:
+def test_answers_have_correct_offsets() -> None:
     examples = [*zoo.train("answers", 2000), *zoo.heldout("answers", 300)]
     assert all(e.answer and e.context[e.start : e.start + len(e.answer)] == e.answer for e in examples)
 
@@ -91,7 +91,7 @@ def test_what_a_killed_build_left_is_cleared(empty_cache: Path) -> None:
     assert sorted(p.name for p in (empty_cache / "k").iterdir()) == [".lock", "thing", "thing.json"]
 
 
-def test_two_who_build_the_same_build_it_once(empty_cache: Path) -> None:
+def test_concurrent_builds_of_the_same_thing_build_once(empty_cache: Path) -> None:
     builds = []
 
     def build(folder: Path) -> dict[str, Any]:
