@@ -184,7 +184,6 @@ def test_token_vectors_equal_those_of_the_library(
     path: str, client: Client, served: ServeProcess, references: dict[str, Any]
 ) -> None:
     encode = references[TOKENS][0].encode
-    vectors = client.embed_tokens(TOKENS, SHORT, prompt_name="query")
     for chosen in ({}, {"prompt_name": "query"}):
         expected = [encode([text], **chosen)[0].numpy() for text in SHORT]
         vectors = client.embed_tokens(TOKENS, SHORT, **chosen)  # type: ignore[arg-type]

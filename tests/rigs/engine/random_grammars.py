@@ -113,7 +113,7 @@ def new_mask(texts: Texts, eos: tuple[int, ...], size: int = VOCABULARY) -> Call
     return allowed
 
 
-def random_form(seed: int, bounded: bool = True) -> dict[str, Any]:
+def random_structure(seed: int, bounded: bool = True) -> dict[str, Any]:
     """Return a setting and its value, mostly a JSON schema; `bounded` answers have at most some 100 characters."""
     draw = random.Random(seed)
     kind = draw.choice(("json_schema",) * 6 + ("regex", "choices"))

@@ -112,7 +112,7 @@ def test_structured_outputs_equal_transformers_with_the_same_mask(family: str, b
     start = () if family in tiny_generators.DECODERS else (asked.config.decoder_start_token_id,)
     requests, expected = [], []
     for seed in range(12):
-        form = Texts(**random_grammars.random_form(3000 + seed))
+        form = Texts(**random_grammars.random_structure(3000 + seed))
         settings = Settings(
             max_tokens=30, num_beams=beams, eos_ids=eos, decoder_prompt=start,
             new_matcher=random_grammars.compiler(eos, VOCABULARY).compile(form),

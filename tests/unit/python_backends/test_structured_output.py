@@ -204,7 +204,7 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(tokenizer, lambda token: token == 0, tokenizer.get_vocab_size(), (0,))
 
 
-def compile_form(compiler: GrammarCompiler, form: dict[str, Any]) -> Any:
+def compile_structure(compiler: GrammarCompiler, form: dict[str, Any]) -> Any:
     if isinstance(form.get("json_schema"), dict):
         form = {"json_schema": json.dumps(form["json_schema"])}
     return compiler.compile(Texts(**form))
@@ -214,7 +214,7 @@ def compile_form(compiler: GrammarCompiler, form: dict[str, Any]) -> Any:
 def test_a_hostile_grammar_is_refused_each_time(name: str, compiler: GrammarCompiler) -> None:
     for _ in range(2):
         with pytest.raises(InvalidRequest) as refusal:
-            compile_form(compiler, HOSTILE[name])
+            compile_structure(compiler, HOSTILE[name])
         assert refusal.value.field in HOSTILE[name] and len(str(refusal.value)) < 600
 
 
@@ -222,7 +222,7 @@ def test_a_hostile_grammar_is_refused_each_time(name: str, compiler: GrammarComp
 def test_a_keyword_that_is_not_enforced_is_refused_by_its_name(keyword: str, compiler: GrammarCompiler) -> None:
     value = {"minProperties": 3, "minContains": 1, "uniqueItems": True, "$dynamicRef": "#a"}.get(keyword, {})
     with pytest.raises(InvalidRequest) as refusal:
-        compile_form(compiler, {"json_schema": {"type": "object", "properties": {"a": {keyword: value}}}})
+        compile_structure(compiler, {"json_schema": {"type": "object", "properties": {"a": {keyword: value}}}})
     assert keyword in str(refusal.value)
 
 
@@ -254,8 +254,8 @@ def test_json_is_in_one_line_with_at_most_one_space_between_its_parts(compiler: 
 
 
 def test_the_cache_of_compiled_grammars_is_bounded(compiler: GrammarCompiler) -> None:
-    first = compile_form(compiler, {"regex": "first"})
-    assert compile_form(compiler, {"regex": "first"}) == first
+    first = compile_structure(compiler, {"regex": "first"})
+    assert compile_structure(compiler, {"regex": "first"}) == first
     for number in range(KEPT):
         compiler._keep(("regex", f"other {number}"), first)
     assert len(compiler._compiled) == KEPT and ("regex", "first") not in compiler._compiled

@@ -80,7 +80,7 @@ def check(form: dict[str, Any], answer: Event, settings: Settings, prompt: tuple
 def test_greedy_ids_equal_transformers_with_the_same_mask(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
-        form, prompt = random_grammars.random_form(case, bounded=case % 4 > 0), model.prompt(case)
+        form, prompt = random_grammars.random_structure(case, bounded=case % 4 > 0), model.prompt(case)
         settings = random_settings(model, random)
         expected = model.generate(prompt, settings, prefix_allowed_tokens_fn=mask_of(settings, prompt, form))
         (found,) = answers(model, prompt, asked(settings, form))
@@ -95,7 +95,7 @@ def test_greedy_ids_equal_transformers_with_the_same_mask(family: str, cases: ra
 def test_beams_equal_transformers_with_the_same_mask(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
-        form, prompt = random_grammars.random_form(1000 + case, bounded=case % 4 > 0), model.prompt(case)
+        form, prompt = random_grammars.random_structure(1000 + case, bounded=case % 4 > 0), model.prompt(case)
         beams = int(random.integers(2, 6))
         endings = {"early_stopping": (False, True, "never")[case % 3], "length_penalty": (1.0, 0.0, 2.0)[case % 3]}
         returned = int(random.integers(1, beams + 1))
@@ -121,7 +121,7 @@ def test_beams_equal_transformers_with_the_same_mask(family: str, cases: range) 
 def test_sampled_answers_match_their_structured_output(family: str, cases: range) -> None:
     model, random, seen = torch_model(family), np.random.default_rng(cases.start), Counter[str]()
     for case in cases:
-        form, prompt = random_grammars.random_form(2000 + case, bounded=case % 4 > 0), model.prompt(case)
+        form, prompt = random_grammars.random_structure(2000 + case, bounded=case % 4 > 0), model.prompt(case)
         sampling = {"do_sample": True, "seed": case, "top_k": (0, 5, 50)[case % 3], "top_p": (1.0, 0.8)[case % 2]}
         settings = random_settings(model, random, temperature=(0.7, 3.0)[case % 2], **sampling)
         (found,) = answers(model, prompt, asked(settings, form))
@@ -145,7 +145,9 @@ WAYS: tuple[dict[str, Any], ...] = (
 def test_choosing_among_few_tokens_equals_choosing_by_all_scores(settings: dict[str, Any]) -> None:
     random, size, several = np.random.default_rng(5), 1300, 0
     for case in range(60):
-        matchers = random_grammars.compiler((END,), size).compile(Texts(**random_grammars.random_form(3000 + case)))
+        matchers = random_grammars.compiler((END,), size).compile(
+            Texts(**random_grammars.random_structure(3000 + case))
+        )
         chosen = Settings(max_tokens=40, eos_ids=(END,), seed=case, new_matcher=matchers, **settings)
         (by_few,), (by_scores,) = (new_searches(request((9,), chosen)) for _ in range(2))
         over = False
@@ -185,7 +187,7 @@ def walk(form: dict[str, Any], walks: int, random: np.random.Generator) -> Any:
 def test_the_allowed_tokens_depend_on_the_text_alone() -> None:
     random = np.random.default_rng(6)
     for case in range(30):
-        walk(random_grammars.random_form(4000 + case, bounded=case % 4 > 0), 10, random)
+        walk(random_grammars.random_structure(4000 + case, bounded=case % 4 > 0), 10, random)
 
 
 def test_the_allowed_tokens_are_the_same_when_the_mask_cache_is_full() -> None:
