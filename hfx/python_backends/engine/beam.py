@@ -53,7 +53,7 @@ class BeamSearch:
         # Wide enough that `num_beams` continuations remain, whichever of them end.
         self._width = max(2, 1 + len(settings.eos_ids)) * self.rows
         # A forced token whose log-probability is wanted takes a run of its own.
-        first = () if self.wants_log_probs else self._endings.fed_first()
+        first = () if self.wants_log_probs else self._endings.forced_prefix()
         self.prompt = (*start, *first)
         self._length = len(self.prompt)
         self._ids = np.empty((self.rows, len(start) + settings.max_tokens), np.int64)
@@ -81,7 +81,7 @@ class BeamSearch:
         """Return None: beam search always needs scores, to compare its beams."""
         return None
 
-    def feed(self) -> Sequence[int]:
+    def next_inputs(self) -> Sequence[int]:
         """The newest token of each beam."""
         newest: list[int] = self._ids[:, self._length - 1].tolist()
         return newest

@@ -138,7 +138,7 @@ class Core:
 
     def _carry_out(self, plan: Plan) -> None:
         started = time.perf_counter()
-        for job in plan.jobs if isinstance(plan, Encode) else plan.joining if isinstance(plan, Run) else ():
+        for job in plan.jobs if isinstance(plan, Encode) else plan.prefill_jobs if isinstance(plan, Run) else ():
             job.began = job.began or time.monotonic()
         try:
             runner = self.runner_of(plan.jobs[0])
@@ -227,10 +227,10 @@ def run_plan(runner: Runner, plan: Plan) -> Outputs:
     """Carry out `plan` on `runner`. Raises whatever the runtime raises."""
     if isinstance(plan, Run):
         partition = runner.partitions[plan.width]
-        for pairs in plan.follows:
+        for pairs in plan.row_copies:
             partition.reorder_cache(pairs)
-        if plan.feeds:
-            partition.set_next_tokens(plan.feeds)
+        if plan.next_inputs:
+            partition.set_next_tokens(plan.next_inputs)
         if plan.draft:
             return partition.verify(plan.draft, plan.logits)
         if not plan.spans:

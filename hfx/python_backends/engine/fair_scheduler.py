@@ -113,7 +113,7 @@ class FairScheduler:
     def schedule(self) -> Plan | None:
         """Return the next plan, or None if there is nothing to do. Finish it, or remove its jobs, before the next."""
         while (job := self._next_admitted()) is not None:
-            self._join(job.batch)
+            self._start_batch(job.batch)
             self.batches[job.batch].admit(job)
             if job.batch == HEAVY:
                 self._begun[job.request.document] += 1
@@ -146,7 +146,7 @@ class FairScheduler:
         """Return a batch's sort key: its time after another run as long as its last; of equal times, lighter first."""
         return self._spent[batch] + self._last[batch], batch
 
-    def _join(self, batch: int) -> None:
+    def _start_batch(self, batch: int) -> None:
         """Set the time of a batch that was not in use to the virtual time."""
         if batch not in self._in_use():
             self._spent[batch] = max(self._spent[batch], self._clock)

@@ -108,10 +108,10 @@ class Sequence:
     """A search and its rows in the engine.
 
     `rows` are its rows in the partition of `width`, one for each row of the search; empty until they are assigned.
-    `length` is the number of cached tokens. `feed` are the next input tokens of the rows; empty if the argmax of the
-    last run, which is already in place, is right. `copies` are the copies of cache rows to make before the next run, as
-    (source, target) indices of `rows`. `prompt_left` are the tokens that the decoder must still read before the first
-    choice (encoder-decoders). `drafter` guesses the next tokens, if guesses can be verified.
+    `length` is the number of cached tokens. `next_inputs` has the next input token of each row; it is empty if the
+    argmax of the last run, which is already in place, is right. `copies` are the copies of cache rows to make before
+    the next run, as (source, target) indices of `rows`. `prompt_left` are the tokens that the decoder must still read
+    before the first choice (encoder-decoders). `drafter` guesses the next tokens, if guesses can be verified.
     """
 
     search: Search
@@ -119,7 +119,7 @@ class Sequence:
     width: int
     rows: list[int] = field(default_factory=list)
     length: int = 0
-    feed: Ids = ()
+    next_inputs: Ids = ()
     copies: Pairs = ()
     prompt_left: Ids = ()
     chosen: bool = False

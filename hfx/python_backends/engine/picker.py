@@ -57,7 +57,7 @@ class Picker:
         emitted = step.emitted
         for accepted, token in enumerate(draft):
             lacks_scores = outputs.logits is None and sequence.wants_logits
-            if step.error or step.completions or lacks_scores or sequence.search.feed()[0] != token:
+            if step.error or step.completions or lacks_scores or sequence.search.next_inputs()[0] != token:
                 return replace(step, emitted=emitted, accepted=accepted)
             (step,) = self._pick(outputs, {sequence: (row + accepted + 1,)})
             emitted += step.emitted

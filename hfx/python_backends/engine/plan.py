@@ -77,10 +77,10 @@ class Span:
 class Run:
     """One run of the decoder: a decode step of the first `groups` groups of a partition, or a prefill of prompts.
 
-    A decode step first copies the cache rows of `follows`, as (source, target), with a tuple for each sequence. Then it
-    sets the next inputs of `feeds`, as (row, token); the next inputs of other rows are the argmax of their last run.
-    `sequences` have these rows. A prefill runs `spans`: a part of a long prompt, or whole prompts whose first rows lie
-    beside each other. `joining[i]` is the job of `spans[i]`.
+    A decode step first copies cache rows by `row_copies`, as (source, target), with a tuple for each sequence. Then it
+    sets the input tokens in `next_inputs`, as (row, token); other rows get the argmax of their last run. `sequences`
+    have these rows. A prefill runs `spans`: a part of a long prompt, or whole prompts whose first rows lie
+    beside each other. `prefill_jobs[i]` is the job of `spans[i]`.
 
     The outputs have the rows of the groups, or a row for each span. `picks` are the sequences that choose their next
     tokens, each with a row of the outputs for each row of its search. `logits` says whether any of them needs more than
@@ -93,11 +93,11 @@ class Run:
 
     width: int = 1
     groups: int = 0
-    follows: tuple[Pairs, ...] = ()
-    feeds: Pairs = ()
+    row_copies: tuple[Pairs, ...] = ()
+    next_inputs: Pairs = ()
     sequences: tuple[Sequence, ...] = ()
     spans: tuple[Span, ...] = ()
-    joining: tuple[Job, ...] = ()
+    prefill_jobs: tuple[Job, ...] = ()
     draft: Ids = ()
     jobs: tuple[Job, ...] = field(init=False)
     picks: Picks = field(init=False)
@@ -105,11 +105,11 @@ class Run:
 
     def __post_init__(self) -> None:
         picks = {sequence: tuple(sequence.rows) for sequence in self.sequences if not sequence.prompt_left}
-        for row, (span, job) in enumerate(zip(self.spans, self.joining, strict=True)):
+        for row, (span, job) in enumerate(zip(self.spans, self.prefill_jobs, strict=True)):
             # All rows of all searches choose from the one row that their prompt was run in.
             if span.rows:
                 picks |= {sequence: (row,) * sequence.search.rows for sequence in job.sequences}
-        jobs = dict.fromkeys((*(sequence.job for sequence in self.sequences), *self.joining))
+        jobs = dict.fromkeys((*(sequence.job for sequence in self.sequences), *self.prefill_jobs))
         object.__setattr__(self, "picks", picks)
         object.__setattr__(self, "jobs", tuple(jobs))
         object.__setattr__(self, "logits", any(sequence.wants_logits for sequence in picks))

@@ -204,7 +204,7 @@ class Endings:
             return self._forced_last
         return self._forced_first if self._start + generated == 1 else None
 
-    def fed_first(self) -> Ids:
+    def forced_prefix(self) -> Ids:
         """Return the forced first token if it can be run together with the start, so that it costs no run."""
         first = self.forced(0)
         if first is None or self.ends(np.empty(0, np.int64), first):

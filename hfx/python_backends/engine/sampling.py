@@ -59,7 +59,7 @@ class SingleSearch:
         self._matcher: Matcher | None = None
         # A forced first token is run with the prompt and emitted with the first token that is chosen. If its
         # log-probability is wanted, it takes a run of its own.
-        first = () if self.wants_log_probs else self._endings.fed_first()
+        first = () if self.wants_log_probs else self._endings.forced_prefix()
         self._unsent = [self._append(token) for token in first]
         self.prompt: Ids = tuple(self._ids[0, : self._length].tolist())
         if settings.new_matcher is not None:
@@ -82,7 +82,7 @@ class SingleSearch:
         few = self._matcher.few()
         return None if few is None else self._drawn(few, logits)
 
-    def feed(self) -> Sequence[int]:
+    def next_inputs(self) -> Sequence[int]:
         """The newest token."""
         return (int(self._ids[0, self._length - 1]),)
 

@@ -24,15 +24,15 @@ FEW_TOKENS = 128
 class Partition:
     """The rows of a partition for searches of `width` beams, in at most `capacity` groups: row = group * width + beam.
 
-    `groups[group]` is the sequence that has the group, or None if the group is free. `holes` are the free groups; the
-    last group is never free.
+    `groups[group]` is the sequence that has the group, or None if it is one of the `free_groups`. The last group is
+    never free.
     """
 
     def __init__(self, width: int, capacity: int) -> None:
         self.width = width
         self.capacity = capacity
         self.groups: list[Sequence | None] = []
-        self.holes: set[int] = set()
+        self.free_groups: set[int] = set()
         self.sequences: dict[Sequence, None] = {}
 
     def take(self, sequence: Sequence, groups: int) -> None:
@@ -43,12 +43,12 @@ class Partition:
             sequence.rows += range(group * self.width, (group + 1) * self.width)
         self.sequences[sequence] = None
 
-    def leave(self, sequence: Sequence) -> None:
+    def free(self, sequence: Sequence) -> None:
         """Free the rows of `sequence`."""
         del self.sequences[sequence]
         for group in {row // self.width for row in sequence.rows}:
             self.groups[group] = None
-            self.holes.add(group)
+            self.free_groups.add(group)
         sequence.rows = []
         self._trim()
 
@@ -56,11 +56,11 @@ class Partition:
         """Move last groups to free groups. Return the moves, as (source, target), and the sequences that moved."""
         moves = []
         moved: dict[Sequence, None] = {}
-        while self.holes:
-            source, target = len(self.groups) - 1, min(self.holes)
+        while self.free_groups:
+            source, target = len(self.groups) - 1, min(self.free_groups)
             sequence = self.groups.pop()
             assert sequence is not None
-            self.holes.remove(target)
+            self.free_groups.remove(target)
             self.groups[target] = sequence
             shift = (target - source) * self.width
             sequence.rows = [row + shift if row // self.width == source else row for row in sequence.rows]
@@ -71,16 +71,21 @@ class Partition:
 
     def step(self) -> Run:
         """Return a decode step of all rows. There must be no free groups."""
-        follows: list[Pairs] = []
-        feeds: list[tuple[int, int]] = []
+        row_copies: list[Pairs] = []
+        next_inputs: list[tuple[int, int]] = []
         for sequence in self.sequences:
             rows = sequence.rows
             if sequence.copies:
-                follows.append(tuple((rows[source], rows[target]) for source, target in sequence.copies))
-            if sequence.feed:
-                feeds += zip(rows, sequence.feed, strict=True)
+                row_copies.append(tuple((rows[source], rows[target]) for source, target in sequence.copies))
+            if sequence.next_inputs:
+                next_inputs += zip(rows, sequence.next_inputs, strict=True)
         return Run(
-            self.width, len(self.groups), tuple(follows), tuple(feeds), tuple(self.sequences), draft=self._draft()
+            self.width,
+            len(self.groups),
+            tuple(row_copies),
+            tuple(next_inputs),
+            tuple(self.sequences),
+            draft=self._draft(),
         )
 
     def _draft(self) -> Ids:
@@ -91,9 +96,9 @@ class Partition:
         return sequence.drafter.guess() if sequence.drafter is not None and not sequence.prompt_left else ()
 
     def _free_group(self) -> int:
-        if self.holes:
-            group = min(self.holes)
-            self.holes.remove(group)
+        if self.free_groups:
+            group = min(self.free_groups)
+            self.free_groups.remove(group)
             return group
         assert len(self.groups) < self.capacity, "more groups are taken than were reserved"
         self.groups.append(None)
@@ -102,7 +107,7 @@ class Partition:
     def _trim(self) -> None:
         while self.groups and self.groups[-1] is None:
             self.groups.pop()
-            self.holes.remove(len(self.groups))
+            self.free_groups.remove(len(self.groups))
 
 
 class Scheduler:
@@ -119,7 +124,7 @@ class Scheduler:
         self.prefixes = prefixes
         self.free_rows = slots
         self.waiting: deque[Job] = deque()
-        self.joining: list[Job] = []
+        self.to_prefill: list[Job] = []
         self.chunking: Job | None = None
         self.partitions: dict[int, Partition] = {}
         self._round: deque[Partition] = deque()
@@ -135,7 +140,7 @@ class Scheduler:
         """The jobs that have rows."""
         sequences = (sequence for partition in self.partitions.values() for sequence in partition.sequences)
         chunking = [] if self.chunking is None else [self.chunking]
-        return [*self.joining, *chunking, *dict.fromkeys(sequence.job for sequence in sequences)]
+        return [*self.to_prefill, *chunking, *dict.fromkeys(sequence.job for sequence in sequences)]
 
     def enqueue(self, job: Job) -> None:
         """Add a job that waits for rows, which must fit the engine."""
@@ -145,21 +150,21 @@ class Scheduler:
         """Reserve the rows of a waiting job. They must be free."""
         self.waiting.remove(job)
         self.free_rows -= job.rows
-        self.joining.append(job)
+        self.to_prefill.append(job)
         job.admitted = True
 
     def schedule(self) -> Plan | None:
         """Return the next plan, or None if there is nothing to do. Finish it, or remove its jobs, before the next."""
         while True:
             if not self._round:
-                plan = self._join() if self.joining or self.chunking else None
+                plan = self._prefill() if self.to_prefill or self.chunking else None
                 if isinstance(plan, Compact):
                     return plan
                 self._round.extend(partition for partition in self.partitions.values() if partition.groups)
                 if plan is not None or not self._round:
                     return plan
             partition = self._round[0]
-            if partition.holes:
+            if partition.free_groups:
                 return self._compact(partition)
             self._round.popleft()
             if partition.groups:
@@ -172,7 +177,7 @@ class Scheduler:
         for sequence in plan.sequences:
             if not sequence.over:
                 _advance(sequence)
-        for span, job in zip(plan.spans, plan.joining, strict=True):
+        for span, job in zip(plan.spans, plan.prefill_jobs, strict=True):
             job.prefilled = span.end
             for sequence in job.sequences:
                 sequence.length = job.prefilled
@@ -190,8 +195,8 @@ class Scheduler:
         if not job.admitted:
             self.waiting.remove(job)
             return
-        if job in self.joining:
-            self.joining.remove(job)
+        if job in self.to_prefill:
+            self.to_prefill.remove(job)
         if job is self.chunking:
             self.chunking = None
         for sequence in job.sequences:
@@ -212,29 +217,29 @@ class Scheduler:
         if sequence.chosen and len(sequence.rows) > 1:
             sequence.follow(step.parents)
         sequence.chosen = True
-        fed = tuple(sequence.search.feed())
-        sequence.feed = () if in_place and step.argmax == fed[0] else fed
+        inputs = tuple(sequence.search.next_inputs())
+        sequence.next_inputs = () if in_place and step.argmax == inputs[0] else inputs
 
-    def _join(self) -> Plan:
+    def _prefill(self) -> Plan:
         """Return the run of the next prompts or sources, or a compaction that must come first."""
         if self.has_encoder:
-            return self._encode(similar(self.joining, self.limits.encode))
+            return self._encode(similar(self.to_prefill, self.limits.encode))
         partition, jobs = self._partition(1), self._next_prompts()
-        if len(jobs) > 1 and partition.holes:
+        if len(jobs) > 1 and partition.free_groups:
             return self._compact(partition)
-        return Run(spans=self._spans(jobs, partition), joining=tuple(jobs))
+        return Run(spans=self._spans(jobs, partition), prefill_jobs=tuple(jobs))
 
     def _next_prompts(self) -> list[Job]:
         """Return a job whose prompt is run in parts, or several jobs with short prompts. If both wait, they take turns.
 
         The rest of a prompt whose beginning is cached is run alone: runners take no batch of rows with cached tokens.
         """
-        cached = {job: self.prefixes.cached(job.prompt) for job in self.joining}
-        long = [job for job in self.joining if len(job.prompt) - cached[job] > self.limits.chunk]
+        cached = {job: self.prefixes.cached(job.prompt) for job in self.to_prefill}
+        long = [job for job in self.to_prefill if len(job.prompt) - cached[job] > self.limits.chunk]
         if self.chunking is None and long:
             self.chunking = long[0]
-            self.joining.remove(long[0])
-        short = [job for job in self.joining if job not in long]
+            self.to_prefill.remove(long[0])
+        short = [job for job in self.to_prefill if job not in long]
         if self.chunking is not None and not (short and self._chunk_was_last):
             self._chunk_was_last = True
             return [self.chunking]
@@ -266,7 +271,7 @@ class Scheduler:
         for job in jobs:
             self._assign(job)
             for sequence in job.sequences:
-                sequence.feed = (sequence.search.prompt[0],) * sequence.search.rows
+                sequence.next_inputs = (sequence.search.prompt[0],) * sequence.search.rows
                 sequence.prompt_left = tuple(sequence.search.prompt[1:])
         places = tuple(tuple((each.width, each.rows[0] // each.width) for each in job.sequences) for job in jobs)
         in_use = tuple((partition.width, len(partition.groups)) for partition in self.partitions.values())
@@ -286,7 +291,7 @@ class Scheduler:
         if job is self.chunking:
             self.chunking = None
         else:
-            self.joining.remove(job)
+            self.to_prefill.remove(job)
         for sequence in job.sequences:
             self._partition(sequence.width).take(
                 sequence, (sequence.search.rows - len(sequence.rows)) // sequence.width
@@ -296,14 +301,14 @@ class Scheduler:
         sequence.over = True
         self.free_rows += sequence.search.rows
         if sequence.rows:
-            self.partitions[sequence.width].leave(sequence)
+            self.partitions[sequence.width].free(sequence)
 
 
 def _advance(sequence: Sequence) -> None:
     """Update a sequence after a step: one more cached token, and the next token of the decoder's prompt, if any."""
     sequence.length += 1
     sequence.copies = ()
-    sequence.feed = sequence.prompt_left[:1] * sequence.search.rows
+    sequence.next_inputs = sequence.prompt_left[:1] * sequence.search.rows
     sequence.prompt_left = sequence.prompt_left[1:]
 
 

@@ -1,7 +1,7 @@
 """The interface of searches, each of which continues one sequence or one beam group.
 
 A search knows its scores, but nothing of slots, caches and runtimes. The engine runs the model, calls `edit` and
-`choose`, and takes the next input tokens from `feed`.
+`choose`, and takes the next input tokens from `next_inputs`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Search(Protocol):
         gets the token as if `candidates` were 0. Raises StepFailed.
         """
 
-    def feed(self) -> Sequence[int]:
+    def next_inputs(self) -> Sequence[int]:
         """Return the input token of each row for the next step."""
 
     def edit(self, scores: Floats) -> None:

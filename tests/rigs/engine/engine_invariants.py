@@ -50,7 +50,7 @@ def check_batch(state: Scheduler) -> None:
 def _check_partition(partition: Partition) -> None:
     """Groups are compact except for the known gaps, and each belongs to the sequence that claims it."""
     assert len(partition.groups) <= partition.capacity, f"partition {partition.width} has more groups than it may"
-    assert {group for group, owner in enumerate(partition.groups) if owner is None} == partition.holes, (
+    assert {group for group, owner in enumerate(partition.groups) if owner is None} == partition.free_groups, (
         "holes are not as known"
     )
     assert not partition.groups or partition.groups[-1] is not None, "the last group is a hole"
@@ -62,22 +62,22 @@ def _check_partition(partition: Partition) -> None:
 
 
 def _check_places(state: Scheduler, assigned: dict[Sequence, Partition]) -> None:
-    """A job is in exactly one of waiting, joining, being chunked or seated, and no seated job is over."""
-    waiting, joining = list(state.waiting), list(state.joining)
+    """A job is in exactly one of waiting, to_prefill, being chunked or seated, and no seated job is over."""
+    waiting, to_prefill = list(state.waiting), list(state.to_prefill)
     admitted = list(dict.fromkeys(sequence.job for sequence in assigned))
     chunking = [] if state.chunking is None else [state.chunking]
-    everywhere: list[Job] = [*waiting, *joining, *chunking, *admitted]
+    everywhere: list[Job] = [*waiting, *to_prefill, *chunking, *admitted]
     assert len(set(everywhere)) == len(everywhere), "a job is at two places"
     assert not any(job.over for job in everywhere), "a job is over and still there"
     assert not any(sequence.over for sequence in assigned), "a sequence is over and still sits"
     assert not any(job.admitted for job in waiting), "a job waits that has rows reserved"
-    assert all(job.admitted for job in (*joining, *chunking, *admitted)), "a job goes on without rows"
+    assert all(job.admitted for job in (*to_prefill, *chunking, *admitted)), "a job goes on without rows"
     assert all(each in assigned for job in admitted for each in job.unfinished), "a sequence has lost its group"
 
 
 def _check_rows(state: Scheduler, assigned: dict[Sequence, Partition]) -> None:
     """Reserved rows are those of unfinished sequences of admitted jobs."""
-    pending = [*state.joining, *([] if state.chunking is None else [state.chunking])]
+    pending = [*state.to_prefill, *([] if state.chunking is None else [state.chunking])]
     reserved = sum(sequence.search.rows for job in pending for sequence in job.unfinished)
     reserved += sum(sequence.search.rows for sequence in assigned)
     assert state.free_rows == state.slots - reserved, f"{state.free_rows} rows are free, {reserved} are reserved"
@@ -88,7 +88,7 @@ def _check_sequence(sequence: Sequence, partition: Partition) -> None:
     rows = sequence.search.rows
     assert sequence.width == partition.width, "a sequence is in the wrong partition"
     assert len(sequence.rows) == rows, "a sequence has too few or too many rows"
-    assert len(sequence.feed) in (0, rows), "a sequence feeds some of its rows only"
+    assert len(sequence.next_inputs) in (0, rows), "a sequence feeds some of its rows only"
     sources, targets = ({pair[at] for pair in sequence.copies} for at in (0, 1))
     assert not sources & targets, "a row is copied from and to"
     assert not sequence.prompt_left or not sequence.chosen, "a sequence has chosen before its prompt was fed"

@@ -43,7 +43,7 @@ def drive(
         emitted += step.emitted
         if step.completions:
             return emitted, step.completions
-        rows = [[*rows[parent], token] for parent, token in zip(step.parents, search.feed(), strict=True)]
+        rows = [[*rows[parent], token] for parent, token in zip(step.parents, search.next_inputs(), strict=True)]
 
 
 def one_step(search: Search, logits: np.ndarray, softmax: Any = log_softmax) -> Any:

@@ -112,7 +112,7 @@ def test_a_forced_first_token_is_part_of_the_prompt_and_of_the_events() -> None:
     assert search.cancelled()[0].ids == ()
     step = search.choose(None, np.array([[20]]))
     assert [event.ids[0] for event in step.emitted] == [13, 20]
-    assert list(search.feed()) == [20]
+    assert list(search.next_inputs()) == [20]
 
 
 @pytest.mark.parametrize(("token", "reason"), [(PAD, "length"), (END, "stop")])

@@ -100,8 +100,8 @@ def test_a_row_whose_next_token_is_in_place_is_not_fed() -> None:
     play = Play()
     play.submit()
     _, first, second = play.steps(3)
-    assert first.feeds == ((0, TOKEN),)  # a prompt's argmax was not written beside the other rows' inputs
-    assert second.feeds == ()
+    assert first.next_inputs == ((0, TOKEN),)  # a prompt's argmax was not written beside the other rows' inputs
+    assert second.next_inputs == ()
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
@@ -210,14 +210,14 @@ def test_beams_of_a_decoder_get_rows_that_copy_the_prompt_and_follow_their_paren
     prefill, decode = play.steps(2)
     assert ([span.rows for span in prefill.spans], prefill.logits) == ([(0, 1, 2)], True)
     # All rows hold the same prompt, so that the first choice moves nothing.
-    assert decode.follows == ()
-    assert [row for row, _ in decode.feeds] == [0, 1, 2]
+    assert decode.row_copies == ()
+    assert [row for row, _ in decode.next_inputs] == [0, 1, 2]
     (sequence,) = job.sequences
     sequence.rows, sequence.copies = [0, 1, 2], ()
     sequence.follow((1, 1, 0))
     decode = play.step()
     # The first child of row 1 and that of row 0 take their parents' rows over; the other child of 1 gets row 2.
-    assert decode.follows == (((1, 2),),)
+    assert decode.row_copies == (((1, 2),),)
     assert [*decode.picks.values()] == [(1, 2, 0)]
 
 
@@ -256,7 +256,7 @@ def test_a_decoder_prompt_is_fed_token_by_token_before_anything_is_chosen() -> N
     encode, first, second, third, fourth = play.steps(5)
     assert (encode.places, encode.in_use) == ((((1, 0),),), ((1, 1),))
     decodes = (first, second, third, fourth)
-    assert [plan.feeds for plan in decodes] == [((0, 4),), ((0, 5),), ((0, 6),), ()]
+    assert [plan.next_inputs for plan in decodes] == [((0, 4),), ((0, 5),), ((0, 6),), ()]
     assert [len(plan.picks) for plan in decodes] == [0, 0, 1, 1]
 
 
