@@ -28,8 +28,8 @@ class FoundAttention:
     The node at position `end` makes the output, `out` [rows, width, hidden]. Query, key and value are `projections` of
     one tensor (three linears, or one linear for all three); query and key are rotated by the cosines and sines of
     `rotation`, if there are any. Without projections, `by_head` names the three tensors, [rows, heads, width, dim]
-    each. The tensors in `added`, a mask and perhaps a bias, have in each dimension but the last a size of 1 or that of
-    the scores.
+    each. `added` names a mask and perhaps a bias. In each dimension but the last, these tensors have either the size 1
+    or the size of the scores.
     """
 
     projections: tuple[FoundLinear, ...]
@@ -190,12 +190,12 @@ def _range(graph: GraphView, node: onnx.NodeProto, size: int) -> tuple[int, int]
     return given[0][0], min(given[1][0], size)
 
 
-# Queries, keys and values, each with the permutation that makes it of a tensor [rows, width, heads, dim].
+# Queries, keys and values, each with the permutation that makes it from a tensor [rows, width, heads, dim].
 Sources = tuple[tuple[str, list[int]], ...]
 
 
 def _three_linears(graph: GraphView, linears: Mapping[str, FoundLinear], sources: Sources) -> tuple[FoundLinear, ...]:
-    """Return three linears of one tensor whose heads are the sources and that nothing else reads; else none."""
+    """Return the three linears of one tensor whose heads are the sources, if nothing else reads them; else none."""
     splits = [_by_token(graph, *source) for source in sources]
     names = [node.input[0] for node in splits if node is not None and node.op_type == "Reshape"]
     found = tuple(linears[name] for name in names if name in linears)

@@ -33,7 +33,8 @@ ADVICE: dict[Exporter, str] = {
     "own": "torch's tracer refused it; with --exporter optimum, optimum's exporter may take it.",
     "optimum": "optimum's exporter refused it; --exporter own may take it.",
 }
-# The bytes from which a tensor is stored in the file of weights, and from which it begins at a page boundary there.
+# Tensors of more than SMALLEST_EXTERNAL bytes are stored in the file of weights. There, tensors of more than
+# SMALLEST_ALIGNED bytes begin at a page boundary.
 SMALLEST_EXTERNAL, SMALLEST_ALIGNED = 1024, 1 << 16
 
 
@@ -55,7 +56,7 @@ class _TopLevelIdentities(ir.passes.InPlacePass):
 
 
 class _SameTypeCasts(ir.passes.InPlacePass):
-    """Turns casts of the main graph to the type that a tensor already has into identities.
+    """Replaces each cast of the main graph whose input already has the target type by an identity.
 
     torch's tracer writes such casts.
     """
@@ -184,8 +185,8 @@ def _keep_outputs(model: onnx.ModelProto, wanted: Sequence[TensorSpec]) -> None:
 def save(model: onnx.ModelProto, path: Path) -> None:
     """Write `model` to `path` and its weights to a file beside it, and check the graph.
 
-    Runtimes map the file of weights into memory: embeddings take only the memory of the rows that texts have used, and
-    packed weights are not a second copy.
+    Runtimes map the file of weights into memory. Of the embeddings, only the rows that texts have used take memory; and
+    where a runtime makes its own packed copy of weights, the mapped originals take none.
     Raises CheckpointUnsupported if onnx.checker refuses the graph.
     """
     ir.save(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 Place = tuple[int, tuple[int, ...]]  # of a sequence: the index of its request, and its index in the request
-TOKENS_A_FORWARD = 4096  # bounds the memory of one forward
+TOKENS_A_FORWARD = 4096  # limits the memory of one forward call
 SHOWN_CHARACTERS = 120  # of a request or an answer
 ALONE = 64  # requests that are also run one by one, to see that a batch doesn't change an answer
 
@@ -56,7 +56,7 @@ LIMITS: dict[Precision | CpuMath, Limits] = {
     # differ only where two scores are equal to the last bits.
     "fp32": Limits(agreement=0.995, drift=1e-4, delta=1e-3, batch_delta=0.0, ranks=0.999),
     # An fp32 file computed in bfloat16, with 8 bits of mantissa: seven small trained models had mean drifts of 1e-5 to
-    # 4e-3 and 95.8 to 100 % equal answers; the least where an answer is a span or a list of entities.
+    # 4e-3 and 95.8 to 100 % equal answers; this share was lowest for answers that are a span or a list of entities.
     "bf16": Limits(agreement=0.95, drift=1e-2, delta=None, batch_delta=0.0, ranks=0.95),
     # 11 bits of mantissa: 1e-3 per operation, averaged out over a row. GPU libraries choose kernels by batch size, so
     # the last bits inevitably depend on it.

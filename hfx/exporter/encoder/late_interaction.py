@@ -75,10 +75,11 @@ class Reading:
     """How queries, or documents, are read according to the files.
 
     A text has at most `length` tokens (0: as many as the model reads). The `marker`, if there is one, follows the first
-    token. A text is filled up to `least` tokens with the `filler` (empty: the mask token); other tokens attend to the
-    filler only with `attends`. Words that are `skipped` have no vector. A skipped word that is not a token stands for
-    the unknown token with `skips_unknown`, and is ignored without it. With `looks_up`, each token is one number of the
-    vector.
+    token. A text with fewer than `least` tokens is filled up with the token `filler` (empty: the mask token, or the end
+    token if there is no mask token). If `attends` is true, the text's tokens attend to the filler. Words in `skipped`
+    get no vector. If such a word is not a token of the vocabulary, it stands for the unknown token if `skips_unknown`
+    is true, and is ignored otherwise. If `looks_up` is true, the vector has one number for each token of the
+    vocabulary, and each token of the text sets its own number.
     """
 
     length: int
@@ -104,7 +105,10 @@ class LateInteraction:
         return max(self.query.length, self.query.least, self.document.length)
 
     def sees_nothing(self, reach: int) -> bool:
-        """Whether the last filler of an empty query sees no token of it, if tokens see `reach` others on each side."""
+        """Whether the last filler token of an empty query attends to no token at all.
+
+        A token attends to `reach` others on each side, but to fillers only if the query `attends` to them.
+        """
         fewest = 2 + bool(self.query.marker)
         return not self.query.attends and self.query.least > reach + fewest
 

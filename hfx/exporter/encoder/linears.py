@@ -193,7 +193,7 @@ class GraphView:
         return self._with_residual(linear)
 
     def product(self, position: int, node: onnx.NodeProto, weight: onnx.TensorProto) -> FoundLinear:
-        """Return the same linear with its bias only."""
+        """Return the linear whose product the node at `position` makes, with its bias only."""
         linear = FoundLinear(node.input[0], node.input[1], is_transposed(node), node.output[0], (position,))
         return self._with_bias(linear, _outputs(node, weight))
 

@@ -26,8 +26,8 @@ def simplify_masks(model: onnx.ModelProto, longest: int) -> None:
     """Replace each mask that hides the same keys from all queries by a mask [rows, 1, 1, width] of three nodes.
 
     A tensor is compared with such a mask on random attention masks of few tokens, and of `longest` tokens, the most
-    that a text may have, because an attention window shows only in texts longer than itself. A tensor that depends on
-    weights is no mask, although the scores of one head equal the mask while the weights are zeros.
+    that a text may have, because an attention window shows only in texts longer than itself. Tensors that depend on
+    weights are left out: the weights are zeros here, so the scores of one head would equal the mask.
     Do nothing for models that read more than LONGEST tokens.
     """
     graph = model.graph

@@ -68,7 +68,10 @@ def unsupported_modules(folder: Path, supported: str) -> CheckpointUnsupported:
 
 
 def not_exported(what: str, supported: str) -> CheckpointUnsupported:
-    """Return the error for a file's unsupported content; `what` says it, as the beginning of a sentence."""
+    """Return the error for a file's unsupported content.
+
+    `what` describes the content, as the beginning of a sentence.
+    """
     return CheckpointUnsupported(f"{what}, which hfx can't export.", f"Supported: {supported}.")
 
 

@@ -22,7 +22,11 @@ GENERATED = 100_000  # texts of about twenty characters each
 
 @dataclass(frozen=True)
 class Compiled:
-    """The bytes of tokenizer.hfx, and the number of texts compared without a difference; or why there is none."""
+    """The result of compiling a tokenizer.
+
+    `content` has the bytes of tokenizer.hfx, and `texts` is the number of texts for which it gave the tokenizer's own
+    ids. If there is no compiled tokenizer, `why_not` is the reason.
+    """
 
     content: bytes = b""
     texts: int = 0
@@ -38,7 +42,7 @@ class Compiled:
 def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -> Compiled:
     """Compile `tokenizer`, and prove that it gives the tokenizer's own ids for `texts` and for generated texts.
 
-    The result says why, if the tokenizer can't be compiled, differs, or is of no use to the model.
+    If the tokenizer can't be compiled, gives other ids, or is of no use to the model, the result has the reason.
     """
     from hfx.exporter.compiled_tokenizer import NotCompiled, compile_tokenizer
 

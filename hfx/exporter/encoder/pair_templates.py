@@ -1,4 +1,4 @@
-"""Templates that make one text of a query and a text, for language models that rank.
+"""Templates that combine a query and a document into one text, for language models that rank.
 
 They are chat templates with the roles `query` and `document`, as sentence-transformers' CrossEncoder (6.2) renders
 them; a prompt is the message of the role `system`. Only the texts around the fields are published, not the template's
@@ -27,9 +27,10 @@ from hfx.python_backends.templates import rendered
 CHAT_TEMPLATE = "chat_template.jinja"
 ROLES = {QUERY: "query", TEXT_INPUT: "document", PROMPT: "system"}
 MARKS = {name: f"<hfx {name}>" for name in ROLES}
-# Texts that a template would change if it changes the text of a field.
+# Probes: if a template changes the texts of fields at all, it changes one of these.
 PROBES = (" a \n\n{{ b }}\t<c> ", "É'\"&", "a b " * (1 << 15), "")
-# By these the library tells templates whose messages have parts from templates whose messages have a text.
+# If a template has any of these strings, the library takes the content of its messages for a list of parts; otherwise,
+# for a text.
 STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
 SECONDS, WALL_SECONDS = 5.0, 60.0  # processor time for one text, and wall time for all texts on a busy machine
 ADVICE = (
@@ -42,9 +43,9 @@ ADVICE = (
 class Message:
     """How the library makes messages of texts, for a chat template.
 
-    `is_stated` means that the files say so; otherwise the library makes messages only if there is a template.
-    `has_parts` means that the content of a message is a list (None: this depends on the template). `variables` are
-    those of the template.
+    `is_stated` says whether the files state that texts become messages; if not, the library makes messages only if
+    there is a template. `has_parts` means that the content of a message is a list (None: this depends on the template).
+    `variables` are passed to the template.
     """
 
     is_stated: bool
@@ -54,9 +55,10 @@ class Message:
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """Texts with the names of fields between them; the last field is the text's.
+    """A template as parts: fixed texts at even indices, and names of fields at odd indices.
 
-    `prompted` is the template with a prompt; None if the template takes no prompt.
+    The last field is the document (TEXT_INPUT). `prompted` is the template with a prompt; None if the template takes no
+    prompt.
     """
 
     plain: tuple[str, ...]

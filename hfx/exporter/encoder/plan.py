@@ -18,7 +18,7 @@ from hfx.exporter.source import Checkpoint
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 
 GENERATOR_OPTIONS = {"slots": "--slots"}
-# LayerNormalization is one operator from 17 on; below the maximum of every release in the table.
+# From opset 17 on, LayerNormalization is one operator. 18 is below the maximum of every release in releases.py.
 OPSET = 18
 DEFAULT_MAX_BATCH_SIZE = 64
 LARGEST_MAX_BATCH_SIZE = 1024

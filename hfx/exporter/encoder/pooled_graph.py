@@ -72,7 +72,7 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
 
 
 def sum_by_operators(model: onnx.ModelProto, mask: str) -> None:
-    """Replace sums over the tokens of hidden * `mask`, by which ModernBERT's classifiers pool, by operators.
+    """Replace the sums of hidden * `mask` over tokens, with which ModernBERT's classifiers pool, by operators.
 
     As in pooling.py, the sum of a row is then the same alone and in any batch.
     """

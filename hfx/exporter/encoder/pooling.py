@@ -1,7 +1,7 @@
-"""Sentence pooling: make one vector a row of token embeddings, as the modules of sentence-transformers do.
+"""Sentence pooling: make one vector from a row's token embeddings, as the modules of sentence-transformers do.
 
-A torch module pools. The gate runs it for the checkpoint's own answers, and its trace is the end of the net's graph
-(pooled_graph.py), so that the net returns one vector for a text of 512 tokens instead of 512 vectors.
+The pooling is a torch module. The gate runs it for the checkpoint's own answers, and its trace is the end of the net's
+graph (pooled_graph.py), so that the net returns one vector for a text of 512 tokens instead of 512 vectors.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Pooling:
 class SpladePooling(Pooling):
     """The max or sum over the tokens of log(1 + relu(logit)) of a masked language model.
 
-    The logarithm is taken `logs` times. `table` is the path of the numbers that the tokens of a query, whose mask is 2,
-    have in its vector (SparseStaticEmbedding); it is empty if there is no table.
+    The logarithm is taken `logs` times. `table` is the path of a table with a number for each token
+    (SparseStaticEmbedding; empty if there is none). A query's vector has the numbers of its tokens, whose mask is 2.
     """
 
     modes: tuple[Mode, ...] = ()
@@ -354,7 +354,7 @@ def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
 
 
 def _difference(rows: torch.Tensor) -> torch.nn.Module:
-    """Return a linear for the first logit of a head's `rows` minus the second: its weight is the rows' difference."""
+    """Return a linear that gives the first logit of a head's `rows`, minus the second if there is one."""
     import torch
 
     linear = torch.nn.Linear(rows.shape[1], 1, bias=False)

@@ -1,4 +1,4 @@
-"""Read the files in which sentence-transformers say how token embeddings become a vector, and logits become a score.
+"""Read sentence-transformers' files on how token embeddings become a vector, and how logits become a score.
 
 Without these files, token embeddings are pooled by the mean, without normalization, and a score is the sigmoid of its
 logit. A module that hfx doesn't know is refused: without it, answers would differ from the checkpoint's.
@@ -275,7 +275,7 @@ def transformer_config(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection[str] = ()) -> None:
-    """Refuse a checkpoint if sentence-transformers prepare its texts before the tokenizer, or call another `method`.
+    """Refuse a checkpoint if sentence-transformers prepares its texts before the tokenizer, or calls another `method`.
 
     Raises CheckpointUnsupported. The settings of OTHER_TEXTS that are in `but` are accepted.
     """
@@ -303,7 +303,7 @@ def refuse_prepared_texts(folder: Path, method: tuple[str, str], but: Collection
 
 
 def refuse_messages(folder: Path) -> None:
-    """Raise CheckpointUnsupported if sentence-transformers make messages of single texts."""
+    """Raise CheckpointUnsupported if sentence-transformers turns single texts into chat messages."""
     file, config = transformer_config(folder)
     modalities = config.get("modality_config")
     if isinstance(modalities, dict) and "message" in modalities:
@@ -340,7 +340,7 @@ def _modes(file: Path) -> tuple[Mode, ...]:
 
 
 def read_layer(folder: Path, kind: str, path: str, output: str, source: str = EMBEDDING) -> Layer:
-    """Return the module at `path`, which makes `output` of `source`.
+    """Return the module at `path`, which makes `output` from `source`.
 
     Raises CheckpointCorrupt and CheckpointUnsupported.
     """

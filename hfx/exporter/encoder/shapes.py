@@ -18,7 +18,8 @@ from hfx.names import ATTENTION_MASK, ITEM_SHAPE
 
 LARGEST_CONSTANT = 1024  # bytes; the values of larger constants, as of weights, are not needed to find shapes
 MOST_INTEGERS = 8  # the values of tensors with at most this many integers are kept
-# Rows, sequences a row (if a row has several), and tokens a sequence, of two batches. Every model reads 16 tokens.
+# The sizes of two batches: the number of rows, of sequences in a row (for models whose rows have several), and of
+# tokens in a sequence. 16 tokens fit every model.
 BATCHES = ((2, 2, 8), (3, 5, 16))
 
 Shape = tuple[int | str, ...]
@@ -28,7 +29,7 @@ Shape = tuple[int | str, ...]
 class Measured:
     """The shape of each tensor, with a symbol for each size that depends on the batch. Equal symbols are equal sizes.
 
-    `integers` has the values of tensors of few integers that are the same in both batches.
+    `integers` has the values of the tensors with few integers, if they are the same in both batches.
     """
 
     shapes: Mapping[str, Shape]

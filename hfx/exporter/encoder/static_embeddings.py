@@ -37,7 +37,10 @@ def truncation(checkpoint: Checkpoint) -> tuple[int | None, str]:
 
 
 def load_static_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Return the tokenizer as the library uses it, for transformers. Raises CheckpointCorrupt and CheckpointUnsafe."""
+    """Return the tokenizer as the library uses it, wrapped for transformers.
+
+    Raises CheckpointCorrupt and CheckpointUnsafe.
+    """
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 

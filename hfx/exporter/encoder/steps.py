@@ -115,7 +115,7 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
 def _write_int8(
     graph: onnx.ModelProto, plain: onnx.ModelProto, folder: Path, runtimes: Sequence[runtime.Runtime], group: int
 ) -> tuple[Candidates, int]:
-    """Write a file for OpenVINO, made of `plain`, and a file for ONNX Runtime, with or without native operators.
+    """Write a file for OpenVINO, made from `plain`, and a file for ONNX Runtime, with or without native operators.
 
     Return the candidates and the number of int8 weights.
     """
@@ -194,9 +194,10 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request) -> bool:
-    """Whether a request has any tokens, and, for fill-mask, a mask that is not truncated. Others would be refused.
+    """Whether a request has any tokens, and, for fill-mask, a mask that is not truncated. Otherwise, it is refused.
 
-    Without special tokens some texts have no tokens. With several sequences a row, a question or label always has some.
+    If the tokenizer adds no special tokens, some texts have no tokens. In rows of several sequences, a question or a
+    label always has some.
     """
     if plan.task.takes_empty or plan.task.item_rank > 1:
         return True

@@ -2,10 +2,11 @@
 
 The graph is in float32, for any number of rows and any width. Attention has to be "eager" (scores, softmax, values):
 masks are then sums and comparisons that the tracer can follow. Code that the tracer can't follow becomes wrong without
-an error (see architectures.py), so the gate decides whether a graph is right. Where a trace would compute something
-else than the model's own code, `traceable` replaces the code while the graph is made; the replacement gives the same
-numbers for every input that the original takes.
-`torch.onnx.export(dynamo=True)` takes the same architectures, and 5 s for a small model instead of 0.1 s (torch 2.13).
+an error (see architectures.py), so the gate decides whether a graph is right. Where a trace would not compute what the
+model's own code computes, `traceable` replaces the code while the graph is made. The replacement gives the same numbers
+for every input that the original accepts.
+`torch.onnx.export(dynamo=True)` supports the same architectures, but takes 5 s for a small model instead of 0.1 s
+(torch 2.13).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ROWS, WIDTH = "rows", "width"
-MOST_POSITIONS = 8192  # for models whose config states no number
+MOST_POSITIONS = 8192  # for models whose config does not state the number
 # Methods of MPNet and T5 that make buckets of distances, and the settings of the module that they take.
 BUCKETS = {"relative_position_bucket": (), "_relative_position_bucket": ("num_buckets", "max_distance")}
 # Rows and width of the traced batch, and of another batch that tells the axes that depend on the batch from the fixed
@@ -192,7 +193,7 @@ def _pool_at_the_last_end(model: PreTrainedModel, stack: contextlib.ExitStack) -
 
 
 def _pool_at_the_last_token(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """Have decoders' classifiers read the last token whose id is not the padding's.
+    """Have decoders' classifiers read the last token that is not the padding token.
 
     Transformers computes scores for all tokens before it picks one, and a trace takes the number of rows as a constant.
     """
@@ -280,7 +281,7 @@ def _tabulate_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> 
 
 
 def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """Split ModernBERT's linear for gates and values into two, as in other models: these are found as one operator."""
+    """Split ModernBERT's linear for gates and values in two, as in other models; such a pair becomes one operator."""
     import torch
 
     class Parted(torch.nn.Module):

@@ -25,7 +25,7 @@ SAMPLE_QUESTIONS = (
     "When?",
     "How many are there, and why?",
 )
-# For each token of each window.
+# The net's outputs: one number for each token of each window.
 LOGITS = tuple(TensorSpec(name, "TYPE_FP32", (-1, -1)) for name in (names.START_LOGITS, names.END_LOGITS))
 LONG_CONTEXT_TEXTS = 12  # this many texts are joined to one context, so that windows are verified too
 
@@ -97,7 +97,10 @@ class Answers(EncoderKind):
         return ids[:MAX_WINDOWS]
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """Two answers are the same if they are the same characters of the context; the drift is that of the score."""
+        """Two answers are the same if they are the same characters of the context.
+
+        The drift is the scores' difference.
+        """
         same = (reference[names.START], reference[names.END]) == (answer[names.START], answer[names.END])
         return Comparison(same, abs(float(reference[names.SCORE]) - float(answer[names.SCORE])))
 

@@ -57,7 +57,7 @@ class CrossEncoder(EncoderKind):
     """A cross-encoder that gives a pair one score.
 
     If the score is made of hidden states, `pooling` says how. `labels` are the labels of the scores (none: the labels
-    in config.json). `activation` turns logits into scores, and a `template` makes one text of a pair.
+    in config.json). `activation` turns logits into scores, and a `template` turns a pair into one text.
     """
 
     kind: ClassVar[Kind] = Kind.CROSS_ENCODER
@@ -152,7 +152,10 @@ class CrossEncoder(EncoderKind):
         return model, None if self.pooling is None else make_pooler(self.pooling, checkpoint)
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
-        """Return each text with a query: in turn, its own beginning, which it answers, and that of another text."""
+        """Return each text with a query.
+
+        The query is, in turn, the beginning of the text itself, which answers it, and the beginning of another text.
+        """
         return [
             {names.QUERY: texts[(i + i % 2 * DISTANCE) % len(texts)][:QUERY_CHARACTERS], names.TEXT_INPUT: text}
             for i, text in enumerate(texts)
@@ -162,7 +165,8 @@ class CrossEncoder(EncoderKind):
         """Return the ids of the pair, whose longer text is truncated first, or of the text that the template makes."""
         if self.template is not None:
             return templated_ids(self.template.plain, self.template.prompted, tokenizer, request, max_length)
-        pairs = [(request[names.QUERY], request[names.TEXT_INPUT])]  # a list: alone, an empty text would be no pair
+        # A list: otherwise, a pair with an empty text is not read as a pair.
+        pairs = [(request[names.QUERY], request[names.TEXT_INPUT])]
         ids: list[list[int]] = tokenizer(pairs, truncation="longest_first", max_length=max_length)["input_ids"]
         return ids
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 SAME_DIRECTION = 0.995  # cosine: below it, the nearest neighbours in an index of sentences begin to change places
-VECTORS_BYTES = 512 << 20  # bounds what a batch holds for all of its tokens: vectors, or logits that become vectors
+VECTORS_BYTES = 512 << 20  # limit on the vectors of all tokens of a batch, or on the logits that become these vectors
 TEXT_ENCODER = "AutoModelForTextEncoding"
 MEAN = Pooling()
 
@@ -74,9 +74,10 @@ class Embedder(EncoderKind):
 
     @classmethod
     def read_prompts(cls, checkpoint: Checkpoint, pooling: Pooling) -> Prompts | None:
-        """Return the prompts of a checkpoint; empty ones matter only if a prompt's tokens are not pooled with a text's.
+        """Return the prompts of a checkpoint, or None if no prompt can change an answer.
 
-        They also matter if queries and documents are read differently.
+        If all prompts are empty, they still matter if a prompt's tokens are excluded from pooling, or if queries and
+        documents are read differently.
         """
         may_be_empty = not pooling.pools_prompt or pooling.by_role
         return read_prompts(checkpoint.folder, EMBEDDERS_PROMPTS, may_be_empty=may_be_empty)

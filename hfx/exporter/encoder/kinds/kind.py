@@ -45,7 +45,7 @@ OPTIONS_OF_KINDS = {
     "dimensions": "--dimensions is for feature-extraction with one vector of a text, not for",
     "aggregation": "--aggregation is for token-classification, not for",
 }
-LONGEST = 8192  # tokens of a sequence, whatever a model reads: the scores of 32,768 tokens take 4 GiB for each head
+LONGEST = 8192  # tokens of a sequence, even if a model reads more: the scores of 32,768 tokens take 4 GiB for each head
 FALLBACK_LENGTH = 512
 
 
@@ -69,10 +69,11 @@ class EncoderKind(ABC):
     `item_rank` is 1 if a row is one token sequence, and 2 if a row is several (windows, label pairs). `token_outputs`
     are the tensors that the tokenizer makes beside the ids. With `spells_tokens`, the last step has a tokenizer. With
     `by_library`, texts are read as sentence-transformers read them. With `ranks`, texts can be ranked by the scores.
-    `longest` bounds the tokens of a sequence below what the model reads, which must be at least `shortest`. The model
-    is loaded by `auto_class` (a transformers Auto class); a `headless` model may leave tensors of a head unused.
-    `omitted` are the options of the task that the model does not have. `own_options` are the OPTIONS_OF_KINDS that
-    the kind has; errors about the others call the kind by `plain_name`, or by its task if that is empty.
+    `longest` is a limit on the tokens of a sequence in addition to the model's own limits. The resulting limit must be
+    at least `shortest`. The model is loaded by `auto_class` (a transformers Auto class); a `headless` model may leave
+    tensors of a head unused. `omitted` are the options of the task that the model does not have. `own_options` are the
+    options in OPTIONS_OF_KINDS that the kind supports. Errors about its other options call the kind `plain_name`, or
+    name its task if `plain_name` is empty.
     """
 
     kind: ClassVar[Kind]
@@ -131,7 +132,11 @@ class EncoderKind(ABC):
         return self.longest_of_model(checkpoint, *(() if stated is None else (stated,)))
 
     def longest_of_model(self, checkpoint: Checkpoint, *stated: int) -> int:
-        """Return the same from the model's own files and the limits that other files have `stated`."""
+        """Return the most tokens that the checkpoint reads.
+
+        This is the least of the limits in the model's own files, of the kind's own limits, and of those that other
+        files have `stated`.
+        """
         config, limits = checkpoint.config, [*stated]
         positions = config.get("max_position_embeddings")
         if isinstance(positions, int) and positions > 0:
@@ -206,7 +211,7 @@ class EncoderKind(ABC):
 
     @property
     def has_last_step(self) -> bool:
-        """Whether a last step makes the answer of the net's outputs; if not, these are the answer."""
+        """Whether a last step makes the answer from the net's outputs; if not, the net's outputs are the answer."""
         return True
 
     @property
@@ -216,7 +221,7 @@ class EncoderKind(ABC):
 
     @property
     def why_python(self) -> tuple[str, ...]:
-        """What the model needs and native/backend does not do; empty if native/backend can serve the model."""
+        """The features that the model needs and native/backend lacks; empty if native/backend can serve the model."""
         return ()
 
     @property
@@ -270,7 +275,10 @@ class EncoderKind(ABC):
         return [{names.TEXT_INPUT: text} for text in texts]
 
     def request_options(self, sample: int, config: Config) -> Request:
-        """Return the options of the gate's request number `sample`: each prompt in turn, and half of the vector."""
+        """Return the options of the gate's request number `sample`.
+
+        The requests have no prompt and each of the prompts in turn. Kinds may add options of their own.
+        """
         prompts = (None, *self.prompts.texts) if self.prompts else (None,)
         prompt = prompts[sample % len(prompts)]
         return {} if prompt is None else {PROMPT_NAME: prompt}
@@ -290,7 +298,7 @@ class EncoderKind(ABC):
     def pair_scores(self, answers: Sequence[Answer]) -> list[float]:
         """Return the scores by which texts are ranked, one for each pair.
 
-        The answers are those to pairs, or to the two texts of each pair in turn.
+        `answers` has one answer for each pair, or two: one for each text of the pair, one after the other.
         """
         raise TypeError(f"answers of the kind {self.kind} rank nothing")
 

@@ -32,7 +32,7 @@ from hfx.tasks.views import MASKED, fills
 if TYPE_CHECKING:
     import torch
 
-BATCH_BYTES = 128 << 20  # bounds the logits of a batch; tritonserver and the last step hold several copies of them
+BATCH_BYTES = 128 << 20  # limits the logits of a batch; tritonserver and the last step hold several copies of them
 
 
 @dataclass(frozen=True, kw_only=True)

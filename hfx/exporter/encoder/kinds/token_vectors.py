@@ -20,7 +20,7 @@ from hfx.repository.config_pbtxt import TensorSpec
 
 @dataclass(frozen=True, kw_only=True)
 class TokenVectors(Embedder):
-    """The vectors of any embedder's tokens, on request."""
+    """An embedder that was exported with --token-vectors: it gives a vector for each token."""
 
     kind: ClassVar[Kind] = Kind.TOKEN_VECTORS
     own_options: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
@@ -54,7 +54,10 @@ class TokenVectors(Embedder):
         return {"tokens": True}
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """Compare the vectors of the token whose directions differ most; the drift is 1 - cosine of these."""
+        """Compare the token vectors one by one, and judge by the two vectors whose directions differ most.
+
+        The answers are the same if even these two have the same direction. The drift is 1 - their cosine.
+        """
         pairs = [*zip(reference[names.EMBEDDING], answer[names.EMBEDDING], strict=True)]
         similarity = min((cosine(a, b) for a, b in pairs), default=1.0)
         return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
