@@ -44,10 +44,10 @@ def write(
     runtimes: tuple[Runtime, ...],
     formats: Formats | None = None,
 ) -> None:
-    """Write the engine folder of `device` in `formats`, by default the first formats to try; replace an existing one.
+    """Write the engine folder of `device` in `formats`, and replace an existing folder.
 
-    The folder serves `runtimes`. Every folder has the files for ONNX Runtime, which is the reserve where native
-    operators can't run.
+    By default, `formats` is the first entry of FORMATS_TRIED for the precision. The folder serves `runtimes`. Every
+    folder has the files for ONNX Runtime, which serves the model on machines where native operators can't run.
     """
     folder, formats = version / device, formats or FORMATS_TRIED[plan.built[device]][0]
     shutil.rmtree(folder, ignore_errors=True)
@@ -148,9 +148,9 @@ def _kept_by_operators(net: Net, formats: Formats) -> KvType:
     """Return the type of the decoder's own KV cache on native operators.
 
     float16 takes half the memory of float32, and a decode step reads half as much. ONNX Runtime's attention on the CPU
-    reads float16 up to four times slower than float32, and with it an answer's last bits depend on its batch; therefore
-    each runtime has decoders of its own. Nets with a bias by distance (T5) don't scale their scores; they keep the type
-    of `formats`, which is float32.
+    reads float16 up to four times slower than float32, and a float16 cache makes the last bits of an answer depend on
+    its batch. Therefore, each runtime has decoders of its own. Nets with a bias by distance (T5) keep the type of
+    `formats`, which is float32, because they don't scale their scores.
     """
     return formats.kv if net.decoder.bias else "float16"
 

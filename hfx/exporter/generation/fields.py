@@ -30,7 +30,7 @@ ID_LISTS = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "
 # Ids for which config classes define default values.
 CLASS_IDS = (*IDS, "forced_eos_token_id")
 OTHERS = ("stop_strings", "num_return_sequences", "renormalize_logits")
-# Fields that hfx does not support, and the values with which they have no effect (null never has one).
+# Fields that hfx does not support, and the values with which they have no effect. Null always means no effect.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **LACKING,
     "assistant_early_exit": (),

@@ -2,8 +2,9 @@
 
 Logits are compared first, along the checkpoint's greedy continuations and at places of long texts. The runner predicts
 each position from the checkpoint's own tokens before it (teacher forcing), and runs the prompt of a long text in the
-chunks that the scheduler makes of it. An encoder-decoder's rows begin with the checkpoint's own keys and values, as its
-decoder reads one token a step: a thousand steps of BART-large take 20 s. The engine's whole texts are compared next.
+chunks that the scheduler makes of it. For an encoder-decoder, each row is filled with the checkpoint's own keys and
+values first, because its decoder reads only one token in a step, and a thousand steps of BART-large take 20 s. The
+engine's whole texts are compared next.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ BATCHES = (1, 2, 5)  # the numbers of requests that run together when some texts
 NOISE = 1e-3  # the largest noise of fp32 graphs, as a share of the largest logit; larger differences are errors
 ROWS = 16
 WIDTH = 1  # one row a request
-TINY = 1e-30  # equal logits have a spread of 0
+TINY = 1e-30  # keeps the division possible if all logits of a row are equal
 Logits = NDArray[np.float32]
 
 
@@ -44,10 +45,11 @@ class Forced:
     """Figures position by position along the checkpoint's greedy continuations.
 
     `agreement` is the share of the `positions` without a tie that have the checkpoint's likeliest token. `ties` is the
-    share of positions with another token whose logit in torch is as high, within torch's own noise. `texts` names the
-    texts: the user's own if there are any, and then `bundled_agreement` is the agreement on the bundled texts. `delta`
-    is the largest difference of a logit, and `delta_share` the same as a share of the largest logit, over `rows` whole
-    rows. `error` is the usual and `worst` the largest error of a row (see Tally).
+    share of positions where another token is the likeliest, and its logit in torch equals the best one within torch's
+    own noise. `texts` names the texts: the user's own if there are any, and then `bundled_agreement` is the agreement
+    on the bundled texts. `delta` is the largest difference of a logit, and `delta_share` the same as a share of the
+    largest logit, over `rows` whole rows. `error` is the root mean square of the errors of the rows, and `worst` the
+    largest error of a row (see Tally).
     """
 
     texts: str
@@ -78,7 +80,7 @@ class Long:
 
 @dataclass(frozen=True)
 class Whole:
-    """Figures of whole continuations by the engine, all requests together.
+    """Figures of whole continuations by the engine, which gets all requests at once.
 
     `same` is the share of `texts` with the checkpoint's tokens, and `ties` the share that first differ at a tie.
     `alone` texts were run again, alone and in smaller batches; `batch_variants` of them had other tokens or
@@ -182,10 +184,10 @@ def measure_forced(runner: Runner, reference: Reference, start: Ids) -> Forced:
 
 @dataclass
 class Tally:
-    """Counts positions, those with the checkpoint's likeliest token, and ties; and sums up the errors of rows.
+    """Counts the positions, how many of them have the checkpoint's likeliest token, and how many are ties.
 
-    The error of a row of logits is the norm of the difference, as a share of the norm of the expected row; the mean is
-    subtracted from both. `delta` is the largest difference of any logit.
+    It also adds up the errors of whole rows. The error of a row of logits is the norm of the difference, as a share of
+    the norm of the expected row; the mean is subtracted from both. `delta` is the largest difference of any logit.
     """
 
     positions: int = 0
@@ -357,7 +359,7 @@ def measure_greedy(engine: Engine, reference: Reference, settings: Settings, alo
 def measure_beams(engine: Engine, reference: Reference, settings: Settings, alone: int, margin: float) -> Whole:
     """Continue the prompts that torch searched with beams. Other tokens with an equal score are a tie.
 
-    A score is a sum of log-probabilities, each as uncertain as a logit, over length ** length_penalty.
+    A score is a sum of log-probabilities, each as uncertain as a logit, divided by length ** length_penalty.
     """
     prompts = [prompt.ids for prompt in reference.prompts[: len(reference.beams)]]
     completions, variant, again = _run(engine, prompts, settings, alone)
@@ -373,8 +375,8 @@ def measure_beams(engine: Engine, reference: Reference, settings: Settings, alon
 def _run(engine: Engine, prompts: Sequence[Ids], settings: Settings, alone: int) -> tuple[list[Event], int, int]:
     """Return the completion of each prompt, how many texts differed when they ran again, and how many ran again.
 
-    All prompts are submitted at once. `alone` of them are then run again, alone and in smaller BATCHES, and must have
-    the same ids and log-probabilities, to the bit.
+    All prompts are submitted at once. Then `alone` of them are run again, alone and in smaller BATCHES. A text differs
+    if its ids or log-probabilities are not the same to the bit.
     """
     requests = [Request(ids, replace(settings, log_probs=True)) for ids in prompts]
     together = _completions(engine, requests)

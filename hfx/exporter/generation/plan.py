@@ -61,7 +61,10 @@ class GeneratorPlan(Plan):
 
 
 def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> GeneratorPlan:
-    """Decide everything about the export of a generator. Raises UsageError or CheckpointUnsupported if it can't be."""
+    """Decide everything about the export of a generator.
+
+    Raises UsageError or CheckpointUnsupported if it can't be exported.
+    """
     from hfx.exporter.families import find_family
 
     family = find_family(checkpoint)

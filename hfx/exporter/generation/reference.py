@@ -29,7 +29,7 @@ KEPT_BYTES = 16 << 20  # the size of the whole rows of logits that are stored, s
 COLUMNS = 4096  # the number of tokens whose logits are stored of each place of a long text
 RECORDED_TEXTS = 64
 DEFAULT_BEAMS = 4  # for checkpoints that do not search with beams by default
-ALONE = 2  # prompts that torch runs again, alone, to measure its own noise: their logits are 100,000s
+ALONE = 2  # prompts that torch runs again, alone, to measure its own noise; they give hundreds of thousands of logits
 # Settings with which generate() uses nothing but the logits: greedy runs show whether the logits are right.
 PLAIN: Mapping[str, Any] = {
     "num_beams": 1, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "length_penalty": 1.0,
@@ -103,7 +103,9 @@ class LongReference:
 
 @dataclass(frozen=True)
 class Reference:
-    """The checkpoint's continuations by `work`: greedy ones of all `prompts`, and ones with beams of the first prompts.
+    """The checkpoint's continuations, as `work` states.
+
+    There are greedy continuations of all `prompts`, and continuations by beam search of the first prompts.
 
     Continuations hold the ids after the prompt, including forced tokens and the end. `largest` is the
     largest magnitude of a logit (at least 1). `noise` is the largest difference of two torch runs of the same

@@ -21,7 +21,10 @@ PROMPT, TOKENS = 16, 16  # the lengths of the test request's prompt and of its a
 
 
 def write_for_cpu(plan: GeneratorPlan, version: Path) -> None:
-    """Write the CPU's engine folder for the runtimes that may serve it. Raises UsageError if a named runtime can't."""
+    """Write the CPU's engine folder for the runtimes that may serve it.
+
+    Raises UsageError if the user names a runtime that can't serve it.
+    """
     write(plan, version, "cpu", possible_runtimes(plan.cpu_runtime, plan.cpu_precision, RUNTIMES))
 
 
@@ -50,7 +53,10 @@ def choose(plan: GeneratorPlan, version: Path) -> CpuChoice:
 
 
 def _answer_one(plan: GeneratorPlan, folder: Path) -> None:
-    """Open the engine as it will be served, and run one request. Raises EngineError."""
+    """Open the engine with the model's threads and beams, but only as many slots as beams, and run one request.
+
+    Raises EngineError.
+    """
     beams = int(plan.settings.defaults.get("num_beams", 1))
     with Engine.open(
         folder, slots=beams, max_queue=1, threads=plan.threads, runtime=NATIVE, beams=(beams,), prefix_cache_mb=0

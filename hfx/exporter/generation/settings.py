@@ -1,7 +1,7 @@
 """How a checkpoint decodes unless a request says otherwise: generation_config.json in the public field names.
 
-The ranges are the engine's. A field that hfx does not support is refused by name if it would change the answer. A field
-that transformers does not know either is left out, and a warning names it.
+A value must be in the range that the engine accepts. A field that hfx does not support is refused by name if it would
+change the answer. A field that transformers does not know either is left out, and a warning names it.
 """
 
 from __future__ import annotations

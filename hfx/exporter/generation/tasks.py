@@ -141,7 +141,10 @@ def _inferred(checkpoint: Checkpoint, kind: Kind) -> Task:
 
 
 def _has_languages(checkpoint: Checkpoint) -> bool:
-    """Return whether the tokenizer is mBART's, an mBART's default, which has a token for each language."""
+    """Return whether the tokenizer is one of mBART's tokenizers, which have a token for each language.
+
+    They are the default for the model type mbart.
+    """
     file = checkpoint.folder / "tokenizer_config.json"
     config = read_json(file) if file.is_file() else {}
     return checkpoint.model_type == "mbart" and str(config.get("tokenizer_class", "MBart")).startswith("MBart")
