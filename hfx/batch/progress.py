@@ -175,7 +175,10 @@ def errors_of(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _rate(events: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the rows per second over the last RECENT seconds, or since the last start of an unsharded run if later."""
+    """Return the rows per second over the last RECENT seconds.
+
+    If an unsharded run has started since, only the time since its start counts.
+    """
     now = time.time()
     recent: list[Mapping[str, Any]] = []
     for event in events:

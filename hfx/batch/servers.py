@@ -84,8 +84,9 @@ class Server:
 class Servers:
     """Answers requests from many threads.
 
-    `answer` raises RequestRefused if the request itself is to blame, and another ServerError if the run must end. If
-    the model is unreachable, the run ends at once unless `returns` is set; a model in this process does not return.
+    `answer` raises RequestRefused if the request itself is to blame, and another ServerError if the run must end.
+    `returns` says whether an unreachable model may become reachable again; if not, as for a model in this process, the
+    run ends at once.
     """
 
     def __init__(self, models: Sequence[Model], persistence: Persistence, returns: bool) -> None:
@@ -133,7 +134,7 @@ class Servers:
         """Return whether all answers since the last call are from the first model.
 
         Returns false if a server is unreachable and can't confirm that; the caller must then send those requests again.
-        Raises ModelChanged, and ServerError if servers can't confirm it too often in a row.
+        Raises ModelChanged, and ServerError if servers have failed to confirm it too many times in a row.
         """
         unchecked = [server for server in self._servers if server.unchecked]
         for server in unchecked:

@@ -28,7 +28,7 @@ def served_model(client: Client, name: str) -> Model:
     def stream(request: Request) -> Generator[Piece, None, None]:
         text, settings = _settings(request)
         with warnings.catch_warnings(), client.stream(name, text, settings) as pieces:
-            warnings.simplefilter("ignore", TruncationWarning)  # each piece has its count
+            warnings.simplefilter("ignore", TruncationWarning)  # each piece has the number of truncated tokens
             yield from pieces
 
     sha256 = client.model_sha256(name)

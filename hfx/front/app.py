@@ -236,7 +236,8 @@ class App:
         content = await read(parsed, request.body) if request.body else None
         if request.share is not None:
             self.in_progress.reserve(request.share, -len(request.body))
-        request.body = b""  # the values of `content` were counted when the JSON was checked
+        # Frees the body; the memory of `content` is in the request's share since the JSON was checked (_read_body).
+        request.body = b""
         await self._dialects.answer(request, request.target, content)
         return True
 

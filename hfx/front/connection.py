@@ -97,7 +97,10 @@ class ClientConnection(HttpToolsProtocol):
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection. Above the limit, close the slowest connection in its favour, or refuse this one."""
+        """Accept a connection.
+
+        If there are too many, close the slowest other connection to make room, or refuse the new connection.
+        """
         super().connection_made(transport)
         if len(self.connections) <= self._limits.connections:
             return
@@ -294,7 +297,11 @@ class ClientConnection(HttpToolsProtocol):
             self._close()
 
     def close_when_read(self) -> None:
-        """Close the connection after an answer. If more of the request may come, the client closes it first."""
+        """Close the connection after an answer.
+
+        If more of the request may come, first drop what arrives, until the client closes its side, has sent more than
+        LINGER_BYTES, or LINGER_SECONDS have passed.
+        """
         if self._receiving is Receiving.NOTHING or self.transport.is_closing():
             self._close()
             return

@@ -22,7 +22,8 @@ from hfx.python_backends.tasks import PROMPTS
 Fields = Mapping[str, Any]
 # In one request. 16 MB of JSON can hold millions of texts, whose answers would fill the memory.
 MOST_TEXTS = 2048
-# Settings for which dialects have fields of their own, if they have any.
+# Settings that are refused under these names: a dialect that can return log-probabilities has fields of its own for
+# them.
 LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS)
 
 

@@ -26,8 +26,9 @@ LENGTH_BYTES = 4  # before each string
 NOT_IN_JSON = ("FP16", "BF16")
 BINARY_SIZE = "binary_data_size"
 SEQUENCE_ID = "sequence_id"
-# The parameter with which MLServer's clients describe their values. PLAIN_CODECS are the codecs of requests whose
-# values are as Triton has them; CODED are those of inputs whose texts encode something else.
+# The parameter in which MLServer's clients name the codec of their values. With the codecs in PLAIN_CODECS, the values
+# of a request are sent as Triton reads them. With the codecs in CODED, the texts of an input encode something else,
+# such as images.
 CONTENT_TYPE = "content_type"
 PLAIN_CODECS = ("str", "np", "pd", "hf")
 CODED = ("base64", "datetime", "nplist", "pillow_image", "hg_conversation")
@@ -72,9 +73,9 @@ def binary_request(body: bytes, head_length: int | None, name: str = "") -> tupl
 def ending(name: str, inputs: Sequence[str]) -> bytes:
     """Return the body of a request that ends the request `name` to a model with these `inputs`.
 
-    Triton 2.51 does not notice that an HTTP client has disconnected. Backends that support this, such as the C++
-    backend for encoders, therefore end the request whose sequence_id another request ends. Any other model answers a
-    text of one letter.
+    Triton 2.51 does not notice that an HTTP client has disconnected. Therefore, this request names the sequence_id of
+    the abandoned request, and says that the sequence ends. Backends that support this, such as the C++ backend for
+    encoders, then end the abandoned request. Any other model just answers this request, whose text is one letter.
     """
     tensors = [{"name": each, "shape": [1, 1], "datatype": BYTES, "data": ["a"]} for each in inputs]
     return json.dumps({"inputs": tensors, "parameters": {SEQUENCE_ID: name, "sequence_end": True}}).encode()

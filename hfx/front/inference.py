@@ -59,8 +59,8 @@ class Inference:
 
     `model` is the name of the model that was called last. `input_tokens` and `output_tokens` count the tokens so far,
     of generated texts and of other texts that were counted. `trace` are the headers with which Triton continues a
-    trace. If the tokens of `caller` are limited, the tokens of each request are counted with the tokenizers in `files`
-    and held before the request is sent; `held` is their total.
+    trace. If the tokens per minute of `caller` are limited, the tokens of each request are counted with the tokenizers
+    in `files`, and taken from the caller's allowance before the request is sent. `held` is the total that was taken.
     """
 
     def __init__(
@@ -86,7 +86,10 @@ class Inference:
         return self._client.has_left
 
     async def rows(self, model: ServedModel, requests: Sequence[Call[Result]]) -> list[Result]:
-        """Return the results of calls with the same settings, in order. One request has as many as the model takes."""
+        """Return the results of calls with the same settings, in order.
+
+        Each request to Triton has as many of the calls as rows as the model takes.
+        """
         self.model = model.name
         if self._caller.tokens is not None:
             self.input_tokens += await self._hold(model, [call.values for call in requests])
@@ -131,7 +134,10 @@ class Inference:
             raise _lost()
 
     async def _hold(self, model: ServedModel, rows: Sequence[Values], more: int = 0) -> int:
-        """Hold the tokens of the texts in `rows` and `more`. Return the number without `more`. Raises Refusal (429)."""
+        """Take the tokens of the texts in `rows`, and `more` tokens, from the caller's allowance.
+
+        Return the number of the texts' tokens. Raises Refusal (429).
+        """
         tokens = 0
         for values in rows:
             labels = values.get(CANDIDATE_LABELS, ())

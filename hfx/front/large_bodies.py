@@ -55,7 +55,8 @@ class LargeBodies:
 
         Raises Refusal (from the function, or 503), and Disconnected if the client disconnects before its turn.
         """
-        # A cancelled call runs to its end, so that its result is not read as that of the next call.
+        # A call that is cancelled still runs to its end; otherwise, the next call would read this call's result as its
+        # own.
         return await asyncio.shield(asyncio.create_task(self._in_turn(client, function, *arguments)))
 
     async def _in_turn(self, client: ClientConnection, function: Callable[..., Result], *arguments: Any) -> Result:

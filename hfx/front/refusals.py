@@ -62,7 +62,7 @@ class Refusal(Exception):
     def __init__(
         self, status: int, message: str, headers: Sequence[Header] = (), *, param: str = "", reason: str = ""
     ) -> None:
-        super().__init__(status, message)  # these arguments make it again from a pickle
+        super().__init__(status, message)  # unpickling calls the constructor with these arguments
         self.status = status
         self.message = message
         self.headers = headers

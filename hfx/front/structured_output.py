@@ -16,7 +16,8 @@ Structure = dict[str, Any]  # the setting for a structured output, and its value
 def openai_structure(fields: Mapping[str, Any]) -> Structure:
     """Return the setting for the structured output that a request to OpenAI's API specifies. Empty if it has none.
 
-    vLLM's fields are read, too. Raises Refusal (400) for a structured output that is not supported, and for two.
+    vLLM's fields are read, too. Raises Refusal (400) for a structured output that is not supported, and if there are
+    several.
     """
     read = {name: reader(name, fields[name]) for name, reader in OPENAI.items() if fields.get(name) is not None}
     structures = {name: structure for name, structure in read.items() if structure}

@@ -8,8 +8,8 @@
 
 namespace hfx {
 
-// Returns equal bytes that are in huge pages: those of an existing copy, or of a new one. Returns `values` itself if
-// there is no memory, or if the system has no huge pages.
+// Returns the address of a copy of `values` in huge pages: an existing copy of equal bytes, or a new one. Returns
+// `values` itself if there is no memory, or if the system has no huge pages.
 const int8_t *in_huge_pages(const int8_t *values, size_t bytes);
 
 // Ends one use of a copy that in_huge_pages returned; the last use frees it. Does nothing for any other address.

@@ -1,4 +1,5 @@
-// AVX2 without VNNI: the same products by vpmaddubsw, which adds pairs of products in 16 bits.
+// For processors with AVX2 but without VNNI: the same results as the VNNI kernels, computed by vpmaddubsw, which adds
+// pairs of products in 16 bits.
 //
 // vpmaddubsw multiplies u8 by s8, and 255 * 127 * 2 would saturate. If all weights are from -64 to 64, as in files that
 // are exported on such a processor, no pair saturates. For other weights, the sign of the weight is moved to the row:

@@ -17,7 +17,7 @@ const Kernels *chosen;
 
 namespace {
 
-bool copies_weights;  // of the sessions that are created now
+bool copies_weights;  // whether sessions that are created now copy their weights into huge pages
 
 enum class Kind { linear, head, rows };
 

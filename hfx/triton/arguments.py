@@ -19,9 +19,9 @@ CONTAINER_MODELS = "/models"
 CONTAINER_SECONDS = (300, 30)  # for loading the models, and for requests in progress at the end
 BODY_DEFAULT, BODY_MARGIN = 64 << 20, 8 << 20
 CLOSED_APIS = "shared-memory,trace,logging"  # they write files or map memory
-# The name of the header that would open them. Every local user can read the arguments, so the name is one that can't be
-# sent: a name in HTTP/1 has no colon, and the gRPC of Triton 2.51 refuses a request with such a name. As libraries
-# differ in that, the header's value is also new at each start, and unknown to callers on other machines.
+# The name of the header that would open CLOSED_APIS. Every local user can read the arguments, so the name is one that
+# can't be sent: a name in HTTP/1 has no colon, and the gRPC of Triton 2.51 refuses a request with such a name. As
+# libraries differ in that, the header's value is also new at each start, and unknown to callers on other machines.
 CLOSED_NAME = "no:key"
 
 
@@ -57,7 +57,9 @@ def server_arguments(
 
 
 def body_arguments(largest: int, is_bounded: bool) -> list[str]:
-    """Return the arguments for HTTP bodies of up to `largest` bytes; none for a Triton that is not `is_bounded`.
+    """Return the arguments for HTTP bodies of up to `largest` bytes.
+
+    If Triton has no limit (not `is_bounded`), there are none.
 
     The front may write each number in JSON anew with up to 8 bytes, and adds a head. BODY_MARGIN covers both.
     """

@@ -27,7 +27,9 @@ from hfx.triton.workspace import PREFIX
 SOCKET = "commands"
 STATUS_SECONDS = 5.0  # for all servers together, as the requests are sent at the same time
 WATCH_SECONDS = 1.0
-STILL_SECONDS = 2.0  # without a change of its files, after which a model that did not load may have been fully copied
+# If the files of a model that did not load have not changed for this long, copying them is taken for finished, and it
+# is tried again.
+STILL_SECONDS = 2.0
 
 
 Files = frozenset[tuple[str, int, int]]
@@ -45,7 +47,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class FilesSeen:
-    """A model's files when loading it was `tried`, and the `files` that are unchanged `since` a time.monotonic()."""
+    """The files of a model that did not load.
+
+    `tried` are the files at the last attempt, and `files` the latest ones, which have not changed `since`
+    (time.monotonic).
+    """
 
     tried: Files
     files: Files
@@ -59,7 +65,7 @@ class Commands:
         self._loaded = loaded
         self._report = report
         self.path = loaded.folder / SOCKET
-        self._passed_over: dict[str, bytes] = {}  # publications that did not load, or that a command unloaded
+        self._passed_over: dict[str, bytes] = {}  # manifests that did not load, or that a command unloaded
         self._incomplete: dict[str, FilesSeen] = {}  # the files of models that did not load
         self._not_loaded: set[str] = set()  # models whose last load on demand failed
         folder = os.open(loaded.folder, os.O_PATH)
@@ -82,7 +88,7 @@ class Commands:
                         self._reload(name)
 
     def _is_copied(self, name: str) -> bool:
-        """Whether a model that did not load has other files by now, unchanged for STILL_SECONDS."""
+        """Whether a model that did not load has got other files, which have not changed for STILL_SECONDS."""
         seen = self._incomplete.get(name)
         if seen is None:
             return False
@@ -108,7 +114,7 @@ class Commands:
         }
 
     def _table(self, command: str, names: Sequence[str], version: int | None) -> dict[str, Any]:
-        """Load or release `names`, and return the table of all models; empty if the caller knows this `version`."""
+        """Load or release `names`, and return the table of all models; empty if the caller has this `version` of it."""
         for name in names:
             if command == "load":
                 self._load(name)

@@ -37,8 +37,8 @@ STOP_MARGIN_SECONDS = 10.0
 class DockerServer(Server):
     """A Triton server in a container.
 
-    `triton` is an image tag such as 26.07 (releases.py), `image` an image to use without changes (with a digest, if you
-    give one). `options` are further arguments of tritonserver. `command()` is the whole `docker run` line.
+    `triton` is an image tag such as 26.07 (releases.py). `image` names another image, which is used as it is; the name
+    may have a digest. `options` are further arguments of tritonserver. `command()` is the whole `docker run` line.
 
     Raises ServerError if there is no docker, no engine or no such image (each with the line to run), if a port is
     taken, if a model does not load, or if the server is not ready in time.
@@ -100,7 +100,7 @@ class DockerServer(Server):
         self._rotation = LogRotation(self.log)
 
     def deaths(self) -> list[Death]:
-        """How the container ended, if it has. Deaths inside the container are visible only to probes."""
+        """The death of the container, if it has ended. Deaths inside the container are visible only to probes."""
         code = None if self._process is None else self._process.poll()
         return [] if code is None else [Death((), f"the container ended by itself ({exit_reason(code)})")]
 
@@ -165,7 +165,7 @@ class DockerServer(Server):
 
 
 def _user() -> str:
-    """The user of this process, which can read the files; UNPRIVILEGED instead of root."""
+    """Return the user and group of this process, who can read the files; UNPRIVILEGED if the user is root."""
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() else UNPRIVILEGED
 
 

@@ -24,20 +24,23 @@ from hfx.process import ends_with_parent, exit_reason, keep_running, spawn
 from hfx.triton.liveness.process_table import read_process
 from hfx.triton.server import LOOPBACK, address, bind, contact, is_loopback, port_taken
 
-SILENCE_SECONDS = 10.0  # without a heartbeat: then the front hangs, unless it computes
-MOST_SILENCES = 6  # in a row, however much it computes
-BUSY = 0.1  # of the time: a front that computes that much is slow, not dead
+# A front without a heartbeat for this long counts as hanging, unless it uses the processor (BUSY).
+SILENCE_SECONDS = 10.0
+MOST_SILENCES = 6  # after so many silences in a row, a front counts as hanging even if it uses the processor
+BUSY = 0.1  # a front that uses the processor for more than this share of a silence is slow, not hanging
 START_SECONDS = 60.0
 LOCAL_NAMES = ("localhost", LOOPBACK, "[::1]")  # of this machine, for its own programs
 PACKAGES = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 
 
 class Front:
-    """The public HTTP port at HOST:PORT (0: a free one) of the server whose own HTTP is at a port of 127.0.0.1.
+    """The process that serves the public HTTP port at HOST:PORT (0: a free port), and passes requests on to Triton.
 
-    Of `settings` all is taken that no start of a process decides. Their `hosts` are allowed beside this machine's; at
-    an address beyond it any will do without them. `scrape_port`, where it is not 0, is that of the `scraper`. `report`
-    receives a line for each front that had to be replaced.
+    Triton's own HTTP is at a Unix socket, or at a port of 127.0.0.1. All fields of `settings` are used, except those
+    that depend on the running processes (descriptors, URLs and the start time). Requests may name this machine and the
+    hosts in `settings.hosts`. If there are none, and `host` is not a loopback address, they may name any host.
+    `scrape_port` is the port of the `scraper`, for scrapes and health checks alone (0: none). `report` receives a line
+    for each front that had to be replaced.
     """
 
     def __init__(
@@ -66,15 +69,15 @@ class Front:
         self._started = threading.Event()
         self._stopping = threading.Event()
         self._state = State()
-        self._replaced = 0  # fronts
-        self._control: socket.socket | None = None  # to the front that runs
+        self._replaced = 0  # the number of fronts that were replaced
+        self._control: socket.socket | None = None  # the connection to the running front
         self._failure = ""
         self._thread = threading.Thread(target=self._supervise, name="front", daemon=True)
         self.url = f"{'https' if settings.tls else 'http'}://{contact(host)}:{self._listeners[0].getsockname()[1]}"
 
     @property
     def pid(self) -> int:
-        """The process id of the front that runs, or ran last; 0 before the first one."""
+        """The process id of the front that runs, or ran last; 0 before the first start."""
         return self._process.pid if self._process else 0
 
     @property
@@ -85,9 +88,10 @@ class Front:
     def start(self, upstream: str, metrics: str, commands: str = "") -> None:
         """Start the process for the URLs of Triton's HTTP and metrics, and return when it answers.
 
-        `commands` is the socket where it has models loaded on demand; empty: none is.
+        `commands` is the path of the socket through which the front loads and unloads models on demand (empty: all
+        models stay loaded).
 
-        Raises ServerError when it ends instead, or when another program listens at its port by now.
+        Raises ServerError if the process ends before it answers, or if another program has begun to listen at the port.
         """
         self._settings = replace(self._settings, upstream=upstream, metrics=metrics, commands=commands)
         for listener, use in zip(self._listeners, ("http", "scrapes"), strict=False):
@@ -102,7 +106,11 @@ class Front:
             raise ServerError(f"The HTTP front {self._failure} while it started.", "Its own words are above.")
 
     def report_state(self, fault: str, restarts: int) -> None:
-        """Have /health answer 503 with the reason `fault`, with an empty one what Triton says; and count restarts."""
+        """Send the server's state to the front.
+
+        With a `fault`, /health answers 503 and names it as the reason; if `fault` is empty, /health answers what Triton
+        says. The metric of restarts is `restarts` plus the number of replaced fronts.
+        """
         state = State(fault, restarts + self._replaced)
         with self._lock:
             if state != self._state:
@@ -111,11 +119,14 @@ class Front:
 
     def _send_state(self) -> None:
         if self._control is not None:
-            with suppress(OSError):  # a front that has ended, or hangs: the next one gets it, too
+            with suppress(OSError):  # the front has ended, or hangs; the next front gets the state, too
                 self._control.send(self._state.to_message(), socket.MSG_DONTWAIT)
 
     def stop(self, grace: float) -> bool:
-        """Take no more requests, and end when those in progress are answered; False: not all were after `grace` s."""
+        """Take no more requests, and end the front when the requests in progress are answered.
+
+        It is killed after `grace` seconds. Returns False if some requests were not answered by then.
+        """
         self._close()
         running = self._process
         if running is None:
@@ -141,7 +152,8 @@ class Front:
             for listener in self._listeners:
                 listener.close()
 
-    # The thread that starts the processes: the kernel kills each one when this thread ends, with the whole program.
+    # The following methods run in the thread that starts the fronts. The kernel kills a front when this thread ends,
+    # which is at the end of the program.
 
     def _supervise(self) -> None:
         keep_running(self._run, self._stopping, self._report_end)
@@ -152,7 +164,10 @@ class Front:
         self._replaced += 1
 
     def _run(self) -> str:
-        """Start a front and wait for its end; returns how it ended. The first one must not end before it answers."""
+        """Start a front, wait for its end, and return how it ended.
+
+        If the first front ends before it answers, no other front is started.
+        """
         fault = self._run_once()
         if not self._started.is_set() and not self._stopping.is_set():
             self._failure = fault
@@ -181,7 +196,7 @@ class Front:
                     self._control = None
 
     def _watch(self, running: subprocess.Popen[bytes], control: socket.socket) -> str:
-        """Return when the front has ended, or has been killed because its heartbeats ceased."""
+        """Wait until the front ends, or kill it when its heartbeats cease. Return how it ended."""
         patience, silences, computed = START_SECONDS, 0, 0.0
         while True:
             readable, _, _ = select.select([control], [], [], patience)

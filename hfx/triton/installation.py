@@ -1,4 +1,4 @@
-"""Installations of tritonserver: that of the nvidia-pytriton wheel, or the tritonserver on PATH.
+"""Installations of tritonserver: in the nvidia-pytriton wheel, or on PATH.
 
 pytriton itself is not imported, because that would slow down the server process and `hfx --help`.
 """
@@ -25,7 +25,7 @@ DEFAULT_BACKENDS = Path("/opt/tritonserver/backends")
 PYTHON = "python"
 LIBRARY = "libtriton_python.so"
 ONNXRUNTIME = "onnxruntime"
-HFX_ONNXRUNTIME = "hfx_onnxruntime"  # hfx's own, beside NVIDIA's
+HFX_ONNXRUNTIME = "hfx_onnxruntime"  # hfx's own backend, where NVIDIA's has the name above
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Installation:
     def backend_directory(self, folder: Path, device: str = "cpu") -> Path:
         """Return the folder of backends to start the server with.
 
-        This is the installation's own folder, or `folder`, which is filled with its backends and hfx's. Everything in
-        `folder` is a symbolic link, except for the library, because Triton refuses a linked library for python-based
-        backends ("backend library name 'libtriton_python.so' escapes backend directory").
+        This is the installation's own folder, or `folder`, which is filled with the installation's backends and hfx's
+        own. Everything in `folder` is a symbolic link, except for the library, because Triton refuses a linked library
+        for python-based backends ("backend library name 'libtriton_python.so' escapes backend directory").
         """
         name = self.hfx_onnxruntime(device)
         if name is None:

@@ -29,7 +29,7 @@ from hfx.triton.residency import MB, Residency
 
 
 class Instances:
-    """The processes of the server with process group `group`, as they are now. Later ones are added by `note`."""
+    """The Python processes of the server with process group `group` at present. `note` adds later processes."""
 
     def __init__(self, group: int) -> None:
         self.group = group
@@ -44,22 +44,28 @@ class Instances:
         return any(model_of(name) not in models and self._runs(pid) for name, pid in list(self._serving.items()))
 
     def have_no_open_request(self, models: Collection[str], folder: Path) -> bool:
-        """Whether the processes of `models` count their open requests in `folder`, and none was open at last."""
+        """Whether no process of `models` has an open request according to its file in `folder`.
+
+        Return False if a process has no such file.
+        """
         counts = [folder / str(pid) for pid in self._pids(models)]
         return all(count.exists() and not any(count.read_bytes()) for count in counts)
 
     def all_answered(self, models: Collection[str], folder: Path) -> bool:
-        """Whether no process, not even a replaced one, has an open request by its count in `folder`.
+        """Whether no running process has an open request according to its file in `folder`.
 
-        A process of `models` that does not count has no open request once it has ended, as a stopping server unloads a
-        model when its requests are answered.
+        This includes processes that were replaced. A process of `models` without such a file must have ended: a
+        stopping server ends it when its requests are answered.
         """
         if any(not (folder / str(pid)).exists() and self._runs(pid) for pid in self._pids(models)):
             return False
         return not any(any(count.read_bytes()) for count in folder.iterdir() if self._runs(int(count.name)))
 
     def kill(self, models: Collection[str]) -> None:
-        """End the processes of `models`, as a stopped process that continues could end the server."""
+        """Kill the processes of `models`.
+
+        A process that was only suspended (SIGSTOP) could otherwise run on later, and bring the server down.
+        """
         for name, pid in list(self._serving.items()):
             if model_of(name) in models and self._runs(pid):
                 with suppress(ProcessLookupError):
@@ -101,7 +107,7 @@ CLOSE_SECONDS = 10.0  # for a replacement that is in progress when the server ha
 
 
 class LoadedModels:
-    """The models of `served`, which come from `repository` and are limited to `names` (none: all), on `device`.
+    """The models of `served` on `device`. They come from `repository`, and are limited to `names` (none: all).
 
     Replacing them needs Triton's model control at `served.http_url`. `revision` changes with the set of models.
     """
@@ -146,7 +152,10 @@ class LoadedModels:
             self._changing.release()
 
     def disconnect(self) -> None:
-        """Close the connection for loads, unless a model is being loaded. A stopping Triton would wait for it."""
+        """Close the connection for loads, as a stopping Triton would wait for it.
+
+        Do nothing while a model is being loaded.
+        """
         if self._changing.acquire(blocking=False):
             self.residency.disconnect()
             self._changing.release()
@@ -161,8 +170,8 @@ class LoadedModels:
     def all_answered(self, by_triton: bool) -> bool:
         """Whether no request is open; False if that can't be known.
 
-        With `by_triton`, Triton itself has counted no open request, and only the requests that a stopping Triton does
-        not count are checked. Without it, all requests are.
+        `by_triton` says that Triton itself has counted no open request. Then only the requests that a stopping Triton
+        does not count are checked; otherwise, all requests are.
         """
         folders = model_folders(self._served.repository)
         later = [folder.name for folder in folders if answers_later(folder, self._device)]
@@ -218,7 +227,10 @@ class LoadedModels:
         return manifest_text(self.repository, name)
 
     def changed(self) -> list[str]:
-        """The models whose publication is not the one that is served; new models too, unless the names are limited."""
+        """The published models that differ from the served ones.
+
+        New models are included, unless the names are limited.
+        """
         copies = self._served.repository
         names = [entry.name for entry in catalogue(self.repository) if entry.manifest]
         return [
@@ -277,7 +289,9 @@ class LoadedModels:
     def load_in_turn(
         self, budget: int, progress: Callable[[str], None], leave_out: Callable[[str, ServerError], None]
     ) -> None:
-        """Load each model, which measures it. The last models stay loaded, as many as fit into `budget` bytes.
+        """Load each model once to measure it.
+
+        The last models, as many as fit into `budget` bytes together, stay loaded.
 
         Raises UsageError for a model that takes more than `budget` by itself. `leave_out` is called for a model that
         does not load.
@@ -298,7 +312,7 @@ class LoadedModels:
                 self.release(loaded.pop(0))
 
     def table(self, version: int | None) -> dict[str, Any]:
-        """Return the table of all models for the front; empty if `version` is the present one.
+        """Return the table of all models for the front; empty if `version` is the table's present version.
 
         A front that starts while a model is being loaded is not delayed by the load.
         """

@@ -33,15 +33,17 @@ SOCKET_REFUSED = re.compile(r"Socket '(unix:[^']*)' already in use")  # also for
 METRICS_FAILED = "failed to start Metrics service"
 # Every response has been handed to its connection, or the time is over. Triton 2.51 may run on for open gRPC streams.
 STOPPED = re.compile("Found 0 live models and 0 in-flight|Exit timeout expired")
-# This count does not include streams, but their models stay loaded; Triton counts these once a second after it.
+# This number does not include streams. Models with open streams stay loaded, though. Triton logs the number of loaded
+# models (LIVE_MODELS) once a second after it.
 IN_FLIGHT = re.compile(r"Found (\d+) model versions that have in-flight inferences")
 LIVE_MODELS = re.compile(r"Found (\d+) live models")
 FLUSH_SECONDS = 1.0
 UNLOADING = '"All models are stopped, unloading models"'
-# Written once a second by 25.05 and later, which then take no more requests, and wait for N to become 0 before they
-# count the requests in flight. N includes idle streams, so this may last until the exit timeout.
+# A stopping Triton of 25.05 or later writes this line once a second. It then takes no more requests, and waits until
+# the number in the line is 0 before it counts the requests in flight. The number includes idle streams, so this may
+# last until the exit timeout.
 WAITING = re.compile(r"Found \d+ gRPC service connections and inference handlers")
-SENT_SECONDS = 0.5  # for responses that an engine has sent on their way through Triton
+SENT_SECONDS = 0.5  # the time that responses may take through Triton after an engine has sent them
 # A phrase in the reason why a model did not load -> the advice.
 ADVICE = (
     ("no GPUs are available", "This machine has no usable GPU: serve with --device cpu."),
@@ -100,7 +102,7 @@ class ServerLog:
         self._stopped_at: float | None = None
 
     def read(self) -> None:
-        """Append the lines that were written since the last call to `text`."""
+        """Append to `text` the lines that were written since the last call."""
         with self.path.open("rb") as log:
             if self.path.stat().st_size < self.offset:
                 self.offset = 0  # it was rotated
@@ -135,14 +137,17 @@ class ServerLog:
         return any(GIVEN_UP.search(line) for line in self.text.splitlines())
 
     def has_stopped(self) -> bool:
-        """Whether Triton has, for FLUSH_SECONDS, only waited for connections that are merely open."""
+        """Whether STOPPED was logged more than FLUSH_SECONDS ago.
+
+        Since then, Triton waits only for idle connections.
+        """
         self.read()
         if self._stopped_at is None and STOPPED.search(self.text):
             self._stopped_at = time.monotonic()
         return self._stopped_at is not None and time.monotonic() - self._stopped_at > FLUSH_SECONDS
 
     def is_unloading(self) -> bool:
-        """Whether a stopping server takes no more requests, and none that it counts is in flight."""
+        """Whether a stopping server takes no more requests, and has none in flight that it counts."""
         return UNLOADING in self.text
 
     def is_stopping(self) -> bool:
@@ -168,7 +173,7 @@ class ServerLog:
         return int(match[1]) if match else 0
 
     def tail(self, lines: int = REASON_LINES) -> str:
-        """Return the last `lines` lines, without the tables."""
+        """Return the last `lines` lines, without the tables that Triton prints."""
         plain = [line for line in self.text.splitlines() if line and line[0] not in "+|"]
         return "\n".join(plain[-lines:])
 

@@ -142,8 +142,8 @@ def answers_later(folder: Path, device: str) -> bool:
 def may_hang(folder: Path, device: str) -> bool:
     """Whether requests of the model in `folder` may never end when its process dies (Triton 2.51).
 
-    This applies to generators, and to large requests in hfx's onnxruntime backend in Python, which is a Python model in
-    a bundle.
+    This applies to generators, and to nets that run in hfx's onnxruntime backend in Python, which may hang with large
+    requests. In a bundle, such a net is a Python model.
     """
     config = read_config(config_path(folder, device))
     is_net = config.backend.endswith("onnxruntime") or (config.backend == "python" and MODEL_FILE in config.parameters)
@@ -156,7 +156,10 @@ def is_ensemble(folder: Path) -> bool:
 
 
 def python_processes(repository: Path, device: str, backends: Collection[str | None]) -> int:
-    """Return the least number of processes of the models of `repository` in `backends`, which run in Python."""
+    """Return the least number of processes for those models of `repository` whose backend is in `backends`.
+
+    These backends run in Python.
+    """
     processes = 0
     for folder in model_folders(repository):
         with suppress(RepositoryError):  # Triton reports a configuration that can't be read
@@ -222,7 +225,7 @@ def _regular(entry: Path) -> Path:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Copy `source` to `target`, a file of its own. Triton maps its files, and dies if a mapped file becomes shorter.
+    """Copy `source` to the separate file `target`. Triton maps its files, and dies if a mapped file becomes shorter.
 
     A hard link would be the same file, which `cp` and `rsync --inplace` write to. If the file system can share blocks
     (btrfs, XFS), the copy takes no space. Raises ServerError if there is no room for it.
@@ -243,11 +246,11 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def read_settled(read: Callable[[], Result], folders: Callable[[], Iterable[Path]]) -> Result:
-    """Return the result of `read`, which checks and copies the files of model `folders`, all as of one moment.
+    """Return the result of `read`, which checks and copies the files of model `folders` as they are at one moment.
 
     If files have changed during the call, `read` is called again. If `read` fails while files are being written, for
-    example by `cp`, it is called again when they are complete. Both go on for up to MOST_SETTLING_SECONDS. Raises the
-    errors of `read`, and ServerError if the files change all the time.
+    example by `cp`, it is called again when they are complete. Calls are repeated for up to MOST_SETTLING_SECONDS.
+    Raises the errors of `read`, and ServerError if the files change all the time.
     """
     deadline = time.monotonic() + MOST_SETTLING_SECONDS
     while True:

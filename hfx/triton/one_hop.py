@@ -23,7 +23,7 @@ from hfx.triton.installation import ONNXRUNTIME
 from hfx.triton.models import KIND_CPU, read_config
 
 Steps = Literal["native", "python"]
-NET = "net"  # the version folder of NAME_net, within that of the merged model
+NET = "net"  # in the merged model's version folder: the folder with the contents of NAME_net/1
 INSTANCES = 2  # one instance runs the net, while the other takes requests
 
 
@@ -35,9 +35,9 @@ def runtime_library(package: Path) -> Path | None:
 def prepare_encoders(repository: Path, backend: str | None, native: bool) -> dict[str, str]:
     """Convert each encoder in `repository` to the model or models that are served on this machine.
 
-    With `native`, an encoder becomes one model if possible. The nets of other encoders run in `backend`, hfx's
-    onnxruntime in Python, if there is one. Returns the reasons, by name, why encoders keep their steps in spite of
-    `native`.
+    With `native`, an encoder becomes one model if possible. The nets of other encoders run in `backend`, which is hfx's
+    onnxruntime backend in Python, if it is given. Returns the reasons, by name, why encoders keep their steps in spite
+    of `native`.
     """
     kept = dict[str, str]()
     spec = importlib.util.find_spec(ONNXRUNTIME) if native else None
@@ -121,7 +121,7 @@ def merge(repository: Path, name: str, runtime: str) -> None:
 
 
 def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
-    """Change the ensemble's configuration to that of the merged model: the same tensors, the steps' parameters."""
+    """Turn `config` from the ensemble's into the merged model's: with the same tensors, and the steps' parameters."""
     config.ClearField("ensemble_scheduling")
     config.ClearField("platform")
     config.instance_group.add(count=INSTANCES, kind=KIND_CPU)

@@ -65,7 +65,8 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start `command` in `folder`, with the descriptors `inherit`, and append its output to `log`.
 
-    Only this user can open the files that it creates, and with `keep_modes` also its shared memory.
+    Only this user can open the files that the command creates; with `keep_modes`, this is also true of its shared
+    memory.
 
     The kernel signals the child when the *thread* that forked it ends, so only the main thread may start one.
     """
@@ -106,7 +107,8 @@ def is_running(pid: int, group: int) -> bool:
 def kill_orphans(folder: Path) -> bool:
     """Kill the stubs that run from `folder` without a server, and return whether there were any.
 
-    Triton's stubs don't notice that their server was killed, and ignore SIGTERM, so that they keep their models.
+    Triton's stubs don't notice that their server was killed, and ignore SIGTERM. They would keep their models in
+    memory.
     """
     programs = ((process, process.arguments[0]) for process in processes())
     stubs_here = [process for process, path in programs if path.startswith(f"{folder}/") and path.endswith(STUB)]
@@ -151,4 +153,4 @@ def _link(entry: Path) -> str:
     try:
         return str(entry.readlink())
     except OSError:
-        return ""  # closed while we looked
+        return ""  # it has been closed in the meantime

@@ -20,10 +20,10 @@ from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.log import CrashedAtStart
 from hfx.triton.server import Server
 
-MAX_RESTARTS = 10  # failures in a row, after which another start won't help
+MAX_RESTARTS = 10  # after this many failures in a row, another start won't help
 MAX_SWAPS = 3  # of one model in a row
-MAX_LOST = 50  # swaps of all models, after which the server is started again
-HEALTHY_SECONDS = 20.0  # of serving, after which a fault is independent of earlier ones
+MAX_LOST = 50  # after this many swaps of all models together, the server is started again
+HEALTHY_SECONDS = 20.0  # a fault after this time in service is independent of earlier faults
 MAX_PAUSE_SECONDS = 30.0
 SLOW_RESTART_SECONDS = 3.0
 
@@ -32,7 +32,7 @@ Report = Callable[[str], None]
 
 @dataclass
 class _Row:
-    """Attempts in a row: the number that succeeded (`done`) and that `failed`; the next is not made before `due`."""
+    """A row of attempts: how many succeeded (`done`) and how many `failed`. The next one is not made before `due`."""
 
     done: int = 0
     failed: int = 0
@@ -40,7 +40,7 @@ class _Row:
     last: float = 0.0
 
     def begin(self) -> None:
-        """Note the next attempt, which starts a new row after HEALTHY_SECONDS of serving."""
+        """Note that an attempt begins. It starts a new row if the last one succeeded more than HEALTHY_SECONDS ago."""
         if not self.failed and time.monotonic() - self.last > HEALTHY_SECONDS:
             self.done = 0
 
@@ -81,7 +81,7 @@ class Recovery:
     def recover(self, deaths: Sequence[Death]) -> None:
         """Replace the dead models, or restart the server.
 
-        Raises ServerError if that has failed too often in a row, and no model is served any more.
+        Raises ServerError if this has failed too often in a row, and no model is served any longer.
         """
         loaded = self._server.replaceable
         if loaded is not None and all(self._is_swapped(death.models, loaded) for death in deaths):

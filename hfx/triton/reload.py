@@ -1,7 +1,7 @@
 """Adding, replacing and removing models of a running server, while all others and the previous version serve.
 
-A server reads the folders of its private copy (models.py), so this module never changes the repository of the user. A
-restart can load every state on disk between two steps.
+A server reads the folders of its private copy (models.py), so this module never changes the repository of the user.
+Between any two steps, the files on disk are in a state that a restart can load.
 
 An ensemble and its members can't be replaced in one step under their names, because a request could use members of both
 versions. The new members are therefore first loaded under other names, and the ensemble is changed to use them (one
@@ -35,7 +35,7 @@ from hfx.triton.models import copy_models, is_ensemble, needs, read_settled, sel
 from hfx.triton.one_hop import prepare_encoders
 
 GENERATION_FILE = ".generation"
-PUBLICATION_FILE = ".publication"  # with its text a relay finds its own engine (serving/ipc.py)
+PUBLICATION_FILE = ".publication"  # by the text of this file, a relay finds its own engine (serving/ipc.py)
 
 
 class Unsettled(ServerError):
@@ -167,7 +167,10 @@ class Served:
             shutil.rmtree(outgoing, ignore_errors=True)
 
     def _replace_models(self, folders: list[str], incoming: Path, outgoing: Path) -> None:
-        """Replace and load each of `folders`. If one does not load, load the ones before it as they were."""
+        """Replace and load each of `folders`.
+
+        If one does not load, undo all replacements, and load the previous versions of the ones before it again.
+        """
         done: list[str] = []
         try:
             for folder in folders:
@@ -280,7 +283,10 @@ def _temporary(name: str, folder: str) -> str:
 
 
 def _renamed_copy(source: Path, target: Path, names: Mapping[str, str]) -> None:
-    """Copy the model folder `source` to `target` with hard links; its configurations get the new model `names`."""
+    """Copy the model folder `source` to `target` with hard links.
+
+    Its configurations get new model names (old -> new).
+    """
     shutil.copytree(source, target, symlinks=True, copy_function=os.link)
     for path in target.rglob("*.pbtxt"):
         text = path.read_text("utf-8")

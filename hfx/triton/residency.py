@@ -1,8 +1,8 @@
 """The models of a server that are in memory. Other models are also served, and are loaded for their next request.
 
-The front decides when to load and unload a model (front/idle.py), as it knows the requests. This module does it, one
-model at a time, and measures the models. A folder that several models need, such as a step of two ensembles, is counted
-once, and stays in memory as long as another model needs it.
+The front decides when to load and unload a model (front/idle.py), as it knows the requests. This module loads and
+unloads the models, one at a time, and measures their memory. A folder that several models need, such as a step of two
+ensembles, is counted once, and stays in memory as long as another model needs it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DESCRIPTIONS = ("", "/config")  # below a model's path
 
 
 class Residency:
-    """The models of `served`; those in `unloaded` are not in memory. `version` changes with what `table` returns."""
+    """The models of `served`. Models in `unloaded` are not in memory. `version` changes with the result of `table`."""
 
     def __init__(self, served: Served) -> None:
         self.unloaded: set[str] = set()
@@ -37,7 +37,8 @@ class Residency:
         self._served = served
         self._folders: dict[str, list[str]] = {}  # by model name
         self._described: dict[str, dict[str, str]] = {}
-        self._connections: dict[int, http.client.HTTPConnection] = {}  # one for all loads, so one thread of Triton
+        # By process group. All loads share one connection, and so take one thread of Triton.
+        self._connections: dict[int, http.client.HTTPConnection] = {}
         self._bytes: dict[str, int] = {}  # by folder, as measured when it was loaded last
 
     def names(self) -> list[str]:
@@ -122,7 +123,10 @@ class Residency:
                 self.describe(name)
 
     def describe(self, name: str) -> None:
-        """Store Triton's descriptions of `name`, as Triton has none of an unloaded model. Raises ServerError."""
+        """Store Triton's descriptions of `name`, because Triton doesn't describe unloaded models.
+
+        Raises ServerError.
+        """
         path = f"/v2/models/{quote(name, safe='')}"
         try:
             texts = {

@@ -136,7 +136,7 @@ class ProbeLoop:
         while not self._stopped.is_set():
             try:
                 return probes(self._target, self._unloaded())
-            except NO_ANSWER:  # a busy or dying server, which the process check can tell apart
+            except NO_ANSWER:  # the server is busy or dying; the check of processes can tell which
                 self._stopped.wait(self._interval)
         return []
 
@@ -158,8 +158,8 @@ class ProbeLoop:
 class SilenceWatch:
     """Reports when the server at `url` has answered nothing for SILENCE_SECONDS, and when it answers again.
 
-    The server may be stopped, without descriptors, or out of processor time. This is not a death, so nothing else would
-    report it. `fault` has the reason in the meantime.
+    The server may be suspended, have no free descriptors, or get no processor time. This is not a death, so nothing
+    else would report it. While the server is silent, `fault` has the reason.
     """
 
     def __init__(self, url: str, report: Report) -> None:

@@ -208,7 +208,7 @@ class TritonProcess(Server):
 
         Raises ServerError if it does not start; another restart may succeed.
         """
-        end(self._running(), grace=0)  # this also ends the wait of a reload in progress
+        end(self._running(), grace=0)  # a reload in progress then stops waiting for Triton
         self._kept_log = None
         try:
             with self.loaded.changing():
@@ -245,7 +245,7 @@ class TritonProcess(Server):
     def _launch_private_or_not(self) -> None:
         try:
             return self._launch_on_free_ports()
-        except SocketRefused as refused:  # serve without model control, which no other local user may have
+        except SocketRefused as refused:  # serve without model control: over TCP, every local user could control models
             self.private = False
             self.loaded.residency.unloaded.clear()
             self.warn(

@@ -37,7 +37,8 @@ class Workspace:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # The file is locked under another name first. As a sweep only looks at "lock", it never finds it unlocked.
+        # The file is locked under another name first. As a sweep only looks at "lock", it never finds the file
+        # unlocked.
         unborn = self.folder / f"{LOCK}.new"
         self.lock = os.open(unborn, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX)

@@ -23,7 +23,8 @@ CHUNK = 32  # lines per chunk: at most this many are computed again after a kill
 MOST_ERRORS = 100  # the most errors that a failed batch lists
 ID_LENGTH = 512  # characters of a custom_id
 MEMBERS = ("custom_id", "method", "url", "body")
-# APIs whose answers depend only on the request's body. Hugging Face's and TGI's bodies have no `seed` at the top level.
+# APIs whose answers depend only on the request's body. The APIs of Hugging Face and of text-generation-inference are
+# left out, because `content` can't give their requests a seed: they have no `seed` at the top level.
 DIALECTS = (openai, jina, cohere, vllm, tei)
 ENDPOINTS = [
     pattern(route)

@@ -1,5 +1,5 @@
-// Turns the texts of a request into the net's inputs, with the token ids and the refusals of the Python steps of
-// text-classification, feature-extraction, text-ranking and zero-shot-classification.
+// Turns the texts of a request into the net's inputs. Token ids and refusals are the same as those of the Python steps
+// for text-classification, feature-extraction, text-ranking and zero-shot-classification.
 #pragma once
 #include "pieces.h"
 #include "settings.h"

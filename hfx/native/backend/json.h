@@ -43,7 +43,7 @@ public:
 
     // Returns what is wrong with `text`, or null. `text` need not outlive the call.
     [[nodiscard]] const char *parse(Span text);
-    // Parses the file `path`, likewise.
+    // Parses the file `path`. Returns what is wrong with it, or null.
     [[nodiscard]] const char *read(const char *path);
     size_t position() const { return at_; }  // of the error, in bytes
     Json root() const { return nodes_.empty() ? Json() : Json(this, 0); }

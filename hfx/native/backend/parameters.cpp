@@ -14,7 +14,7 @@ bool is_tritons(Span name) {
     return name.size >= TRITON_PREFIX.size && !memcmp(name.data, TRITON_PREFIX.data, TRITON_PREFIX.size);
 }
 
-// The settings of all tasks, in the order of the table in hfx/python_backends/tasks.
+// A setting of one or more tasks. SETTINGS has all of them, in the order of the table in hfx/python_backends/tasks.
 struct Setting {
     const char *name;
     Parameter::Kind kind;
@@ -63,8 +63,8 @@ bool equal(int32_t one, int32_t other) { return one == other; }
 bool equal(uint8_t one, uint8_t other) { return one == other; }
 bool equal(Span one, Span other) { return same(one, other); }
 
-// Sets a value for all rows if there is no tensor. Returns false if the tensor has another value, where `agrees` is set
-// to false, or if there is no memory.
+// If the tensor is empty, sets it to `value` for all rows. Returns false, and sets `agrees` to false, if the tensor has
+// another value. Also returns false if there is no memory.
 template <typename Value> bool set(Array<Value> &tensor, Value value, size_t rows, bool &agrees) {
     if (tensor.empty()) return tensor.resize(rows, value);
     for (const Value &each : tensor) agrees = agrees && equal(each, value);

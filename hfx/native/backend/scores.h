@@ -11,8 +11,8 @@ float largest(const float *values, size_t count);  // np.max: NaN if there is on
 // Each works in place, on one row.
 void softmax(float *logits, size_t count);
 void sigmoid(float *logits, size_t count);
-// Turns logits into exp(logits), as shares of their sum in each of `rows` rows of `columns`. Logits are shifted by the
-// largest only if exp overflows. Returns false if there is no memory.
+// Replaces each logit by exp(logit), divided by the sum of these over the row; there are `rows` rows of `columns`
+// logits. The largest logit of a row is subtracted first only if exp overflows. Returns false if there is no memory.
 [[nodiscard]] bool shares(float *logits, size_t rows, size_t columns);
 
 // Sets `places` to the places of scores, best first: np.argsort(-scores, kind="stable"), where NaN is last. If

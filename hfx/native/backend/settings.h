@@ -12,10 +12,10 @@ struct Settings {
     int32_t pad_id = 0, pad_type_id = 0;
     bool left = false;                    // truncation removes the beginning of a text, not its end
     bool types = false;                   // the net takes type ids
-    int64_t vocab_size = INT64_MAX;       // the net has embeddings of the token ids below
+    int64_t vocab_size = INT64_MAX;       // the net has embeddings only for token ids below this
     Text before_label, behind_label;      // the parts of a hypothesis around its label
     bool has_prompts = false;             // a request may name a prompt, or send one
-    Text default_prompt;                  // for the texts of requests that do neither
+    Text default_prompt;                  // for texts of requests that neither name nor send a prompt
     bool pools_prompt = true;             // else the mask of a prompt's tokens is 2
     bool takes_empty = false;             // a text without tokens is answered
 

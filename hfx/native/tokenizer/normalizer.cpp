@@ -21,7 +21,8 @@ bool apply_map(const CharMap &map, Span text, Text &to, bool &moved) {
     return to.append(from, size_t(end - from));
 }
 
-// A replacement has the place of the last character that it replaces.
+// The origin of a replacement is the last character that it replaces, so a replacement at the beginning of the text
+// sets `moved`.
 bool replace(Span text, Span pattern, Span content, Text &to, bool &moved) {
     size_t from = 0;
     while (true) {

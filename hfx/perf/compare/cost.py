@@ -101,7 +101,8 @@ def capacity(group: Group) -> float:
 def best(runs: Sequence[Run]) -> dict[str, Group]:
     """Return label -> the load with the highest throughput at which GOOD_SHARE of the requests met the SLO.
 
-    Without an SLO, so many must have succeeded. Labels without such a load are left out. Interrupted runs are ignored.
+    Without an SLO, GOOD_SHARE of the requests must have succeeded. Labels without such a load are left out. Interrupted
+    runs are ignored.
     """
     found: dict[str, Group] = {}
     for group in groups([run for run in runs if not run.interrupted]):

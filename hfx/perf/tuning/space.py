@@ -226,7 +226,8 @@ def _values(name: str, has: Mapping[str, int], cores: int, callers: int | None, 
         "postprocess_instances": (n for n in PROCESSES[:2] if n <= cores),
         # Never less than now; otherwise, requests with the present maximum of rows would be refused.
         "max_batch_size": (n for n in (2 * now, 4 * now) if n <= LARGEST_BATCH),
-        "slots": (n for n in (2 * now, 4 * now) if n <= LARGEST_SLOTS),  # likewise for requests with beams
+        # Never less than now; otherwise, requests with many beams would be refused.
+        "slots": (n for n in (2 * now, 4 * now) if n <= LARGEST_SLOTS),
         "max_queue_size": (2 * now, 4 * now),
     }
     return sorted({now, *tries[name]})

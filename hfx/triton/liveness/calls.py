@@ -14,7 +14,7 @@ CONNECT_SECONDS = 5.0
 MAX_REFUSAL_BYTES = 1 << 14
 SOCKET_SCHEME = "unix"
 JSON_HEADERS = {"Content-Type": "application/json"}
-# The exceptions when no server answers, or when the answer is not one of a Triton server.
+# The exceptions that are raised when no server answers, or when the answer is not a Triton server's.
 NO_ANSWER = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -55,7 +55,7 @@ def socket_url(path: Path) -> str:
 
 
 def connect(url: str, timeout: float) -> http.client.HTTPConnection:
-    """Return a connection to the server of `url`, which opens when it is used. Certificates are not checked."""
+    """Return a connection to the server of `url`. It opens when it is first used. Certificates are not checked."""
     parts = urlsplit(url)
     if parts.scheme == "https":
         context = ssl.create_default_context()

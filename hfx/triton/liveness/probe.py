@@ -43,7 +43,8 @@ class Probe:
 def probes(target: Target, unloaded: Sequence[Mapping[str, Any]] = ()) -> list[Probe]:
     """Return a probe for each entry point whose required inputs are all texts, by name. Raises one of NO_ANSWER.
 
-    `unloaded` has the configurations of models that are loaded on demand; until then, Triton refuses their probes.
+    `unloaded` has the configurations of models that are not in memory. Until they are loaded, on demand, Triton refuses
+    their probes.
 
     The probe of an ensemble covers its members, and models with other inputs are covered by the models that call them.
     The names come from the statistics, which are available even if the repository's index is closed.
@@ -122,11 +123,12 @@ def model_path(model: str) -> str:
 LOST = re.compile(
     r"Stub process(?: '(?P<model>[^'\"\\]+)_\d+_\d+')?[^\"\\]*is not healthy\.?|Failed to obtain the health mutex\.?"
 )
-PATIENCE_SECONDS = 10.0  # without progress, after which a model without an answer may be dead
+PATIENCE_SECONDS = 10.0  # a model that gives no answer and makes no progress for this long may be dead
 LOOK_SECONDS = 1.0  # between two measurements of the progress of a model that has not answered
-FAILING_SECONDS = 2.0  # in which requests failed and none succeeded: the requests before the probe fail one by one
-BUSY_SHARE = 0.05  # of a core; a process that takes more is working
-MAX_BYTES = 1 << 20  # read from an answer
+# If requests failed and none succeeded for this long, the requests before the probe are failing one by one.
+FAILING_SECONDS = 2.0
+BUSY_SHARE = 0.05  # of a core; a process that uses more than this is working
+MAX_BYTES = 1 << 20  # the most that is read from an answer
 
 
 @dataclass(frozen=True)

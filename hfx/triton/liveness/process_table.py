@@ -28,9 +28,10 @@ class Process:
 
     @property
     def started(self) -> tuple[int, int]:
-        """A key that sorts processes by their start, in ticks since the machine's, and then by process id.
+        """A key that sorts processes by their start time, and then by process id.
 
-        The process id alone would not do, as the ids start again from low numbers at times.
+        Start times are in clock ticks since the machine booted. The process id alone would not do, as the ids start
+        again from low numbers at times.
         """
         return int(self.stat[START_FIELD]), self.pid
 
@@ -75,10 +76,10 @@ def processes() -> list[Process]:
 
 
 def cpu_seconds(models: Sequence[str]) -> float:
-    """Return the CPU time of the visible processes that run `models`: their stubs, or the server without stubs.
+    """Return the CPU time of the visible processes that run `models`: their stubs, or else the server.
 
-    Without `models`, this is the time of all such processes. The processes of other servers are included, which can
-    only make a probe more patient.
+    The server counts for each model without a stub. Without `models`, this is the time of all such processes. The
+    processes of other servers are included, which can only make a probe more patient.
     """
     stubs: dict[str, float] = {}
     server = 0.0
