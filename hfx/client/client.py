@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from hfx.client.calls import Vectors
     from hfx.client.tensors import Array
 
-# A str is an iterable of strings too, which mypy calls an unsafe overlap: the first overload wins, as meant.
+# A str is also an iterable of strings, so mypy reports that the overloads overlap unsafely. For a str, the first
+# overload is chosen, as intended.
 # mypy: disable-error-code="overload-overlap"
 
 
