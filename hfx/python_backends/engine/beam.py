@@ -50,7 +50,7 @@ class BeamSearch:
         self._start = len(start)
         self._endings = Endings(settings, len(start))
         self._processors = Processors(settings, len(start))
-        # Wide enough that `num_beams` continuations remain, whichever of them end.
+        # Wide enough that `num_beams` continuations remain, however many others end.
         self._width = max(2, 1 + len(settings.eos_ids)) * self.rows
         # A forced token whose log-probability is wanted takes a run of its own.
         first = () if self.wants_log_probs else self._endings.forced_prefix()
@@ -69,12 +69,12 @@ class BeamSearch:
 
     @property
     def candidates(self) -> int:
-        """The number of candidates per row, which is that of all continuations; 0 if the next token is forced."""
+        """The number of candidates per row: one for each continuation to choose; 0 if the next token is forced."""
         return self._width if self.forced is None else 0
 
     @property
     def forced(self) -> int | None:
-        """The token that this step must choose, if it must."""
+        """The token that this step must choose, or None if it is free."""
         return self._endings.forced(self._length - self._start)
 
     def allowed_token(self, argmax: int, logits: Floats) -> int | None:
@@ -147,13 +147,17 @@ class BeamSearch:
         return np.array([self._endings.ends(new[beam], token) for beam, token in pairs])
 
     def _finish(self, best: Continuations, ends: NDArray[np.bool_]) -> None:
-        """Keep the best of the finished beams and of those that end now; only the first `num_beams` may end."""
+        """Keep the best of the finished beams and of the beams that end now.
+
+        Only the best `num_beams` continuations may end.
+        """
         ended = np.flatnonzero(ends[: self.rows])
         if not ended.size:
             return
         length = self._length + 1 - self._start
         # Erased scores are equal, and torch's top-k leaves their order open. A beam that ends goes before an empty
-        # place. With structured output it goes behind: a beam may end again, which must not end the search too early.
+        # place. With structured output, it goes behind an empty place, because a beam may end again, which must not end
+        # the search too early.
         scores = np.concatenate(
             [best.scores[ended] / np.float32(length**self._settings.length_penalty), self._finished_scores]
         )
@@ -199,7 +203,7 @@ class BeamSearch:
         return matchers
 
     def _is_decided(self) -> bool:
-        """Whether enough beams are finished and no running one is expected to become better."""
+        """Whether enough beams are finished and no running beam is expected to become better."""
         settings = self._settings
         all_finished = None not in self._finished
         if settings.early_stopping is True and all_finished:

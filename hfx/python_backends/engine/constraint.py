@@ -21,9 +21,9 @@ from .processors import BANNED
 class Masking:
     """The operations on a row of scores [vocabulary] and a mask.
 
-    `best` returns the index of the best score whose bit is set: the lowest index of equal scores, that of a NaN if
-    there is one, and -1 if all of these scores are minus infinity. `forbid` sets the scores whose bits are not set to
-    minus infinity, in place.
+    `best` returns the index of the best score whose bit is set. Of equal scores it returns the lowest index. If one of
+    these scores is NaN, it returns the index of the first NaN. If no bit is set, or all of these scores are minus
+    infinity, it returns -1. `forbid` sets the scores whose bits are not set to minus infinity, in place.
     """
 
     best: Callable[[Floats, bytes], int]
@@ -33,7 +33,8 @@ class Masking:
 def native_masking(library: Path) -> Masking:
     """Return the masking of a library of operators that this process has registered.
 
-    It takes a fifth of numpy's time, or less. Libraries of earlier versions have no masking; numpy's is returned then.
+    Native masking takes a fifth of the time of numpy's masking, or less. Libraries of earlier versions have none; for
+    these, numpy's masking is returned.
     """
     functions = ctypes.CDLL(str(library))
     if not hasattr(functions, "hfx_best_allowed"):

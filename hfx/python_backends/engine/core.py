@@ -32,9 +32,10 @@ INTER_TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.
 
 
 class Histogram:
-    """A histogram: the number of values up to each of `bounds` and above the bound before.
+    """A histogram of values.
 
-    The last count is of values above all bounds.
+    `counts[i]` is the number of values that are at most `bounds[i]` and greater than `bounds[i - 1]`. The last count is
+    the number of values greater than all bounds.
     """
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
@@ -53,13 +54,15 @@ class Stats:
     """An engine's counters. Seconds and counts are totals since the engine was opened.
 
     `steps` counts decode steps, one for each partition. `step_seconds` is the time of decode steps and compactions,
-    with all that Python does. `prompt_tokens` were run; `cached_tokens` of prompts came from the prefix cache instead.
-    `draft_tokens` were guessed and run, and `accepted_tokens` of them were chosen by their sequences. `failed` includes
-    the `deadlines` that passed. `first_token` is the time from a request's submission to its first token (of beams: to
-    their end), `inter_token` the time from one step with a token of a request to the next such step.
+    including the work in Python. `prompt_tokens` is the number of prompt tokens that were run, and `cached_tokens` the
+    number that came from the prefix cache instead. `draft_tokens` is the number of tokens that were guessed and run,
+    and `accepted_tokens` the number of these that their sequences then chose. `failed` includes the `deadlines` that
+    passed. `first_token` is the time from a request's submission to its first token (with beams: to the end of the
+    search). `inter_token` is the time between two consecutive steps that gave the same request a token.
 
-    The last fields describe the moment of a snapshot. `slots`, `slots_used` and `slots_free` are numbers of rows.
-    `waiting` requests have no rows yet, and at most `most_waiting` may wait. `requests` were accepted and go on.
+    The fields from `slots` on describe the moment of the snapshot. `slots`, `slots_used` and `slots_free` are numbers
+    of rows. `waiting` is the number of requests that have no rows yet, and `most_waiting` the largest number that may
+    wait. `requests` is the number of accepted requests that are not over.
     """
 
     steps: int = 0
@@ -96,7 +99,8 @@ class Core:
         self.counters = Stats()
         self.jobs: dict[int, Job] = {}  # by arrival
         self.runners = runners
-        self.row_seconds = 0.0  # a completed request's rows, times the seconds that it had them: mean of recent ones
+        # Rows x seconds that a completed request occupied, as a running mean over recent requests.
+        self.row_seconds = 0.0
         self.picker = picker
         self._observer = observer
         self._deadlines: list[tuple[float, int]] = []  # (deadline, arrival)
@@ -113,7 +117,7 @@ class Core:
             heapq.heappush(self._deadlines, (job.request.deadline, job.arrival))
 
     def cancel(self, job: Job) -> None:
-        """End a job's sequences as they are. A job that is over already stays unchanged."""
+        """End a job with the tokens that its sequences have so far. Do nothing if the job is already over."""
         if job.arrival not in self.jobs:
             return
         completions = tuple(each for sequence in job.unfinished for each in sequence.search.cancelled())
@@ -165,7 +169,7 @@ class Core:
         self.abandon(ended, error)
 
     def abandon(self, jobs: Iterable[Job], error: EngineError) -> None:
-        """End `jobs` with `error` without calling the scheduler, which may be what failed."""
+        """End `jobs` with `error` without calling the scheduler, because the scheduler itself may have failed."""
         ended = list(jobs)
         self.counters.failed += len(ended)
         for job in ended:
@@ -197,7 +201,7 @@ class Core:
         notify_all(listener for listeners in takes for listener in listeners)
 
     def _deliver(self, job: Job, events: Events, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
-        """Deliver events to a job's reader, and forget the job if it is over. Return the listeners."""
+        """Deliver events to a job's reader, and forget the job if it is over. Return the listeners to notify."""
         if job.over:
             self.jobs.pop(job.arrival, None)  # a job that was never accepted is not in `jobs`
         return job.deliver(events, failure)
@@ -248,13 +252,13 @@ def run_plan(runner: Runner, plan: Plan) -> Outputs:
 
 
 def drop_rejected(runner: Runner, plan: Plan, steps: list[Step]) -> None:
-    """Remove the tokens of a draft that were run and not chosen from the KV cache."""
+    """Remove from the KV cache the draft's tokens that were run but not chosen."""
     if isinstance(plan, Run) and plan.draft:
         runner.partitions[plan.width].drop(len(plan.draft) - steps[0].accepted)
 
 
 def _new_tokens(sequence: Sequence, step: Step) -> int:
-    """Return the number of new tokens of `step`. The tokens of beams are only known at their end."""
+    """Return the number of new tokens of `step`. With beams, tokens are only known at the end of the search."""
     return sum(len(each.ids) for each in step.completions) if sequence.search.rows > 1 else len(step.emitted)
 
 

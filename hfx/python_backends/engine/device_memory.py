@@ -1,6 +1,7 @@
 """Arrays in a GPU's memory, and copies within, to and from this memory, by CUDA's driver.
 
-ONNX Runtime itself copies only whole tensors, each in a run of a graph, and can't bind host memory to a captured graph.
+The driver is called directly because ONNX Runtime copies only whole tensors, needs a run of a graph for each copy, and
+can't bind host memory to a captured CUDA graph.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _Copy3D(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Block:
-    """Memory that begins at `address`. Its lines are `pitch` bytes apart, its planes `height` lines."""
+    """Memory that begins at `address`. Its lines are `pitch` bytes apart, and its planes are `height` lines apart."""
 
     address: int
     pitch: int
@@ -64,7 +65,10 @@ class Copier:
             raise ProviderMissing(error.message, "Check the GPU's driver and its number") from error
 
     def copy(self, source: Block, target: Block, width: int, lines: int, planes: int = 1) -> None:
-        """Copy `width` bytes of `lines` lines of each of `planes` planes, and wait for the end. Raises EngineError."""
+        """Copy `width` bytes of each of `lines` lines of each of `planes` planes.
+
+        Returns when the copy is complete. Raises EngineError.
+        """
         sides: dict[str, int] = {}
         for name, block in (("src", source), ("dst", target)):
             address = "Host" if block.kind == HOST else "Device"

@@ -30,10 +30,14 @@ LOG = logging.getLogger(__name__)
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
 # After this time without work, memory is given back, and the thread checks whether the program ended without close().
 IDLE_SECONDS = 1.0
-FROZEN_SECONDS = 30.0  # a longer step counts as frozen: a long prompt takes less, and other servers can take requests
-FULL_SECONDS = 1.0  # `most_open` is a number this long after a refusal, or after half of the queue was in use
+# A step that takes longer counts as frozen, so that other servers get the requests; even a long prompt takes less.
+FROZEN_SECONDS = 30.0
+# For this long after a refusal, `most_open` returns a number; each call while half of the queue is in use extends this.
+FULL_SECONDS = 1.0
 THREAD_NAME = "generation-engine"
-CPU = "CPU"  # only this provider's memory is allocated when it is written, so that several batches can have rows
+# On this provider alone, memory is allocated only when it is first written, so each of several batches can reserve rows
+# for all slots.
+CPU = "CPU"
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,11 @@ class EngineSettings:
     may wait for rows. `max_queue_seconds` (0: off) limits it further, to the requests that are expected to begin within
     this time, judged by the time that recent requests took; this limit is never below `slots`.
 
-    `beams` are the usual numbers of beams. An encoder-decoder opens the decoders for them with the engine, and others
-    with the first request that needs them. Requests with more rows are not light (see FairScheduler). A decoder-only
-    model on CPU stores `prefix_cache_mb` MB of keys and values of beginnings that prompts have in common (0: none;
-    None: DEFAULT_MB). `guesses` turns prompt lookup on (see Drafter).
+    `beams` are the usual numbers of beams. An encoder-decoder opens the decoders for these numbers when the engine
+    opens, and any other decoder when the first request needs it. On CPU, a request with more rows than the largest of
+    `beams` (LIGHT_ROWS if there are none) is not light (see FairScheduler). A decoder-only model on CPU stores up to
+    `prefix_cache_mb` MB of keys and values of the beginnings that prompts share (0: none; None: DEFAULT_MB). `guesses`
+    turns prompt lookup on (see Drafter).
     """
 
     slots: int = DEFAULT_SLOTS
@@ -147,10 +152,10 @@ class Engine:
         return job
 
     def most_open(self) -> int | None:
-        """Return how many requests may be open in all; None if the queue has not been full for a while.
+        """Return how many requests may be open in all, or None if no request has been refused lately.
 
-        With this number, callers can refuse a request before they read its text. Reading a request and refusing it in
-        `submit` would keep the interpreter from the steps for the time of several tokens.
+        With this number, callers can refuse a request before they read its text. Reading a request only to refuse it in
+        `submit` would hold the interpreter's lock, and delay the steps by the time of several tokens.
         """
         now = time.monotonic()
         if now > self._full_until:
@@ -272,7 +277,8 @@ class Engine:
 def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:
     """Return a prefix cache with memory in `runner`, which must not have a second runner yet.
 
-    If there can't be a prefix cache, it has no blocks; if `megabytes` was set, a log line says so.
+    If `megabytes` is 0, or the runner can't have a prefix cache, the returned cache has no blocks. In the second case,
+    a log line says so if `megabytes` was set.
     """
     size = (DEFAULT_MB if megabytes is None else megabytes) << 20
     blocks = runner.keep_prefixes(size) if size and isinstance(runner, DecoderRunner) else 0
@@ -282,6 +288,6 @@ def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:
 
 
 def _program_has_ended() -> bool:
-    """Whether the interpreter only waits for engines that were not closed."""
+    """Whether only the threads of engines that were not closed keep the program from ending."""
     others = (thread for thread in threading.enumerate() if not thread.daemon and thread.name != THREAD_NAME)
     return not any(thread.is_alive() for thread in others)

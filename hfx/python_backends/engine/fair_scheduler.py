@@ -1,8 +1,8 @@
 """The scheduler of light and heavier requests, with a batch for each weight.
 
-It decides which batch has the next run, and which job is admitted. Lighter requests do not wait for the rows of long
-prompts, wide beams and documents, and not for long for their runs. It touches no tensor, no thread and no clock: the
-caller reports how long each run took.
+It decides which batch has the next run, and which job is admitted. Lighter requests do not wait until long prompts,
+wide beams and documents free their rows, and they wait only briefly for the runs of these. It touches no tensor, no
+thread and no clock: the caller reports how long each run took.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class FairScheduler:
     """Schedules requests in three batches, of `slots` rows each.
 
     The parts of documents are heavy. Prompts longer than LIGHT_PROMPT and requests with more than `light_rows` rows are
-    medium. Other requests are light; if `light_rows` is 0, all requests are. Each weight alone has up to `slots` rows.
-    The first `reserve` rows of light requests, and of medium ones, do not count towards the slots that all share.
+    medium. Other requests are light; if `light_rows` is 0, all requests are light. Each batch may use up to `slots`
+    rows. The first `reserve` rows of light requests, and of medium requests, do not count towards the `slots` rows that
+    all batches share.
 
-    Beyond these rows, requests are admitted strictly in order of arrival, except that the parts of a document wait for
-    the parts of documents with fewer rows. A row counts the more, the more parts of its document have begun. The
-    batches share the prefix cache `prefixes`.
+    Requests for further rows are admitted strictly in order of arrival, with one exception: of the parts of several
+    documents, a part of the document with the fewest rows comes first. For this comparison, a row counts more, the more
+    parts of its document have begun. The batches share the prefix cache `prefixes`.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class FairScheduler:
         return MEDIUM if job.rows > self._light_rows or len(job.request.prompt) > LIGHT_PROMPT else LIGHT
 
     def enqueue(self, job: Job) -> None:
-        """Add a job that waits for rows, which must fit the engine."""
+        """Add a job that waits for its rows. The job must not need more rows than the engine has."""
         self.batches[job.batch].enqueue(job)
 
     def check_room(self, arriving: Sequence[Job], max_queue: int) -> None:
@@ -111,7 +112,10 @@ class FairScheduler:
             raise QueueFull(f"{waiting - 1} requests wait, of {max_queue} that may", "Try again later")
 
     def schedule(self) -> Plan | None:
-        """Return the next plan, or None if there is nothing to do. Finish it, or remove its jobs, before the next."""
+        """Return the next plan, or None if there is nothing to do.
+
+        The caller must finish the plan, or remove its jobs, before it calls this again.
+        """
         while (job := self._next_admitted()) is not None:
             self._start_batch(job.batch)
             self.batches[job.batch].admit(job)
@@ -128,7 +132,7 @@ class FairScheduler:
         self._last[batch] = seconds * SHARE**batch
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
-        """Take the outcome of a plan: a step for each of its picks."""
+        """Take the outcome of a plan: `steps` has a step for each of its picks."""
         self.batches[plan.jobs[0].batch].finish(plan, steps)
 
     def remove(self, job: Job) -> None:
@@ -143,7 +147,7 @@ class FairScheduler:
         return [number for number, used in enumerate(self._used()) if used]
 
     def _finish(self, batch: int) -> tuple[float, int]:
-        """Return a batch's sort key: its time after another run as long as its last; of equal times, lighter first."""
+        """Return a batch's sort key: its time after another run as long as its last, then its number."""
         return self._spent[batch] + self._last[batch], batch
 
     def _start_batch(self, batch: int) -> None:

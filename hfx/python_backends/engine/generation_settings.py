@@ -2,9 +2,9 @@
 
 A row is a field of Decoding or Texts: the field has the name, the type and the default; its Setting has the rest. The
 table defines the tensors, the options of `hfx infer`, the keywords of the client (`make docs` writes them), the
-parameters of the HTTP APIs, the fields that are read from generation_config.json, the forms and the pages. To add a
-setting, add a row here and the code that implements it. The module imports nothing heavy, so that clients and exporters
-can use it.
+parameters of the HTTP APIs, the fields that are read from generation_config.json, the forms of the playground and the
+pages of the documentation. To add a setting, add a row here and the code that implements it. The module imports nothing
+heavy, so that clients and exporters can use it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Setting:
     """A row of the table: a setting's tensor, range, meaning and scope.
 
     `dtype` is the data type of the setting's tensor in Triton; empty if the setting is not served. The tensor has one
-    value or, if `is_list`, any number of values. `check` checks the range. `scope` is what reads the setting; empty for
-    every request. `aliases` are its names in other servers. `off` is the value that does nothing (None: the default).
-    `is_keyed`: it is a list of KEY:VALUE, which may be given as a mapping. `name`, `default` (used if neither the
-    request nor the model sets a value) and `type` (of a value, None aside) are those of the field.
+    value or, if `is_list`, any number of values. `check` checks the range. `scope` names the feature that reads the
+    setting; it is empty if every request reads it. `aliases` are its names in other servers. `off` is the value that
+    does nothing (None: the default). `is_keyed` says that the setting is a list of KEY:VALUE, which may be given as a
+    mapping. `name`, `default` (used if neither the request nor the model sets a value) and `type` (of a value, None
+    aside) are taken from the field.
     """
 
     dtype: str
@@ -308,7 +309,7 @@ ALIASES: Mapping[str, str] = {alias: row.name for row in SETTINGS.values() for a
 BY_ALL_NAMES: Mapping[str, Setting] = {**SETTINGS, **{alias: SETTINGS[name] for alias, name in ALIASES.items()}}
 # The settings with several values, by all their names.
 LISTS = frozenset(name for name, row in BY_ALL_NAMES.items() if row.is_list)
-# The settings whose tensor has true and false as texts, because it has another text value, too.
+# The settings whose tensor has true and false as texts, because the setting has a value that is a text, too.
 FLAGS = frozenset(row.name for row in SETTINGS.values() if row.dtype == "STRING" and True in row.choices)
 # Settings of transformers that this engine lacks, with the values that change nothing.
 LACKING: Mapping[str, tuple[Any, ...]] = {

@@ -43,7 +43,8 @@ class Drafter:
         self._length = min(SHORTEST, most)
         self._guessed = 0
         self._pause, self._next_pause = 0, 1
-        # The position that the sequence is expected to copy next. It advances with the sequence, even if a few differ.
+        # The position that the sequence is expected to copy next. It advances with the sequence, even if a few tokens
+        # differ.
         self._place: int | None = None
         self._after: dict[Ids, int] = {}  # n-gram -> the position behind its last occurrence, up to `_indexed`
         self._indexed = NGRAM - 1
@@ -94,7 +95,9 @@ class Drafter:
 
 @dataclass(frozen=True)
 class Listener:
-    """How a reader is notified: once a step, `notify` is called with the keys of all its listeners that have news.
+    """How a reader is notified of news.
+
+    Once a step, `notify` is called with the keys of all listeners that share this function and have news.
 
     The engine's thread calls `notify`, which must only hand the keys over to another thread.
     """
@@ -148,7 +151,7 @@ class Sequence:
 
 
 class Job:
-    """A request in the engine, as `Engine.submit` returns it, for any thread.
+    """A request in the engine, as `Engine.submit` returns it. Any thread may use it.
 
     Iterate over a job to get the request's events as they come: one for each new token of greedy decoding and sampling,
     and one for the end of each sequence. `result()` waits for the ends. Both raise the request's EngineError if it
@@ -156,10 +159,11 @@ class Job:
     `on_end` of the request's end; then check for earlier ones with `poll()` and `done`.
 
     The other attributes belong to the engine. `prompt` is the tokens to prefill or encode, and `arrival` the number of
-    the request. `batch` is the number of the batch that runs it (fair_scheduler.py). `admitted`: its rows are reserved.
-    `prefilled` is the number of prompt positions that have been run. `over`: it gets no more tokens. `tokens` is the
-    number of tokens so far. The times are in seconds of `time.monotonic`, and 0 until they are known: `submitted`,
-    `began` (its prompt was first run), `first_choice` (its first tokens were chosen), `last_token` and `ended`.
+    the request. `batch` is the number of the batch that runs it (fair_scheduler.py). `admitted` says that its rows are
+    reserved. `prefilled` is the number of prompt positions that have been run. `over` says that it gets no more tokens.
+    `tokens` is the number of tokens so far. The times are in seconds of `time.monotonic`, and 0 until they are known:
+    `submitted`, `began` (its prompt was first run), `first_choice` (its first tokens were chosen), `last_token` and
+    `ended`.
     """
 
     def __init__(self, request: Request, rows: int, prompt: Ids) -> None:
@@ -232,7 +236,8 @@ class Job:
         self.sequences = ()
         self._done.set()
         self._arrived.put(None)
-        listeners = (self.on_events, self.on_end)  # only now: a reader that did not see `done` has set one before
+        # Read after `_done` is set: a reader that saw it unset had set its listener before.
+        listeners = (self.on_events, self.on_end)
         self.on_events = self.on_end = None  # their keys may refer to the reader
         return listeners
 
@@ -243,7 +248,7 @@ class Job:
 
     @property
     def unfinished(self) -> list[Sequence]:
-        """The sequences that go on."""
+        """The sequences that are not over."""
         return [sequence for sequence in self.sequences if not sequence.over]
 
     def _end(self) -> None:

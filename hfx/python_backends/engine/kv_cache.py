@@ -73,7 +73,7 @@ class DeviceCache:
         self.parts, self.rows, *self._row = shape
         self._heads, self._capacity, head_dim = self._row
         self._memory = device.allocate(shape, dtype)
-        self._item = head_dim * self._memory.dtype.itemsize  # of a position of a head
+        self._item = head_dim * self._memory.dtype.itemsize  # bytes of one position of one head
 
     def part(self, part: int, first: int, count: int) -> DeviceArray:
         """Return the memory of the keys or values of `count` rows."""
@@ -144,7 +144,7 @@ class PrefixBlocks:
             cache.positions(row, at * BLOCK, (at + 1) * BLOCK)[...] = self.array[block]
 
     def save(self, saves: Pairs, cache: Cache, row: int) -> None:
-        """Copy blocks of a row to blocks of the prefix cache, as (block of the row, block)."""
+        """Copy blocks of a row to the prefix cache, for each (block of the row, block of the cache) pair in `saves`."""
         assert isinstance(cache, KvCache)
         for at, block in saves:
             self.array[block] = cache.positions(row, at * BLOCK, (at + 1) * BLOCK)
@@ -163,8 +163,9 @@ CROSS_PREFIXES = ("cross_", "cross_present_")
 class CrossCache:
     """The cross K/V of `groups` sources, of at most max_source positions each.
 
-    The operator appends a position at each step. It gets the last position again, so that its write changes nothing.
-    Sources that were encoded in float16 come from a cache of the same kind (`take`), others from the host (`put`).
+    The attention operator appends a position at each step. It gets the source's last position again, so that its write
+    changes nothing. Sources that were encoded in float16 come from a cache of the same kind (`take`), others from the
+    host (`put`).
     """
 
     def __init__(self, spec: EngineSpec, groups: int, make_cache: CacheMaker = KvCache) -> None:
@@ -231,7 +232,7 @@ class CrossCache:
         self._total[...] = self.last_positions[:groups].max() + 1
 
     def prepare_any(self) -> None:
-        """Set the total length for runs of groups with any sources, which is the capacity."""
+        """Set the total length to the capacity, for runs of groups with any sources."""
         self._total[...] = self._capacity
 
     def release(self, first: int) -> None:

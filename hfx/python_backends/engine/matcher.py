@@ -12,22 +12,28 @@ Floats = NDArray[np.float32]
 
 
 class Matcher(Protocol):
-    """The structured output of one sequence: its tokens so far, without forced ones. For one thread."""
+    """The state of one sequence's structured output.
+
+    It has taken the sequence's tokens so far, except forced tokens. Only one thread may use it.
+    """
 
     def few(self) -> NDArray[np.int64] | None:
         """Return the tokens that may come next, ascending, or None if they are many. Raises StepFailed."""
 
     def best(self, logits: Floats, argmax: int) -> int:
-        """Return the best token of `logits` [vocabulary] that may come next, the lowest of equal ones.
+        """Return the token with the highest of `logits` [vocabulary] among the tokens that may come next.
 
-        `argmax` is the best of all tokens. Raises StepFailed.
+        Of equal logits, the lowest id wins. `argmax` is the best token of the whole vocabulary. Raises StepFailed.
         """
 
     def forbid(self, scores: Floats) -> None:
-        """Set the `scores` [vocabulary] of tokens that may not come to minus infinity, in place. Raises StepFailed."""
+        """Set to minus infinity, in place, the `scores` [vocabulary] of the tokens that may not come next.
+
+        Raises StepFailed.
+        """
 
     def take(self, token: int) -> None:
-        """Add `token`. After an end token, or a token that may not come, only end tokens may come next."""
+        """Add `token`. After an end token, or after a token that was not allowed, only end tokens may come next."""
 
     def copy(self) -> Matcher:
         """Return an independent copy."""

@@ -1,4 +1,8 @@
-"""A partition: a decoder graph in ONNX Runtime, with rows of one width that its runs read and change in place."""
+"""A partition: a decoder graph in ONNX Runtime, and rows that its runs read and change in place.
+
+The rows form groups of `width` rows. A model with an encoder has a partition for each number of beams, its width. A
+model without an encoder has one partition, of width 1, for any number of beams.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
 WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits out
-MOST_DRAFT = 15  # guessed tokens of a run: with the token before them, they fill whole blocks of matrix products
+# The most guessed tokens of a run; with the token before them, they fill whole blocks of matrix products.
+MOST_DRAFT = 15
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,10 @@ class Outputs:
 
     @staticmethod
     def joined(runs: Iterable[Outputs]) -> Outputs:
-        """Return the rows of several runs. `runs` must be lazy: each run may begin when the one before was copied."""
+        """Return the rows of several runs.
+
+        `runs` must be lazy, because a run may begin only after the outputs of the run before it have been copied.
+        """
         ids, logits = [], []
         for outputs in runs:
             ids.append(outputs.next_ids.copy())
@@ -46,10 +54,10 @@ class Outputs:
 
 @dataclass(frozen=True)
 class StepSize:
-    """The numbers of sequences of a step that give each sequence the same answer in any batch.
+    """The sizes of a step, in sequences, with which a sequence gets the same answer in any batch.
 
-    A step has `least` sequences or more, and a multiple of `multiple`: if a kernel takes several rows at a time,
-    another kernel computes the remaining rows.
+    A step has at least `least` sequences, and their number is a multiple of `multiple`. Otherwise, a kernel that takes
+    several rows at a time would leave rows over, and another kernel, which rounds differently, would compute them.
     """
 
     least: int = 1
@@ -65,7 +73,7 @@ class Tokens:
     """The inputs of a run for its rows' tokens.
 
     `ids` and `positions` are [rows, tokens]. `ends` has the last position of each row. `total` is at least one more
-    than the largest of these. `picked` [rows, picked] has the indices of the tokens that a decoder-only graph has
+    than the largest of `ends`. `picked` [rows, picked] has the indices of the tokens that a decoder-only graph has
     outputs for.
     """
 
@@ -80,8 +88,9 @@ class DecoderPartition:
     """A decoder's rows: `groups` groups of `width` rows. With an encoder, each group has the cross K/V of a source.
 
     A row's length is the number of cached tokens, which is also the position of its next input. The cache has
-    `more_rows` rows beyond those of the partition. `size` determines the number of groups of a step. `verifies` says
-    that runs of several tokens of row 0 give the same bits as steps (see probes). `touched` groups have memory.
+    `more_rows` rows after the partition's own rows. `size` determines the number of groups of a step. `verifies` says
+    that a run of several tokens of row 0 gives the same bits as single steps (see probes). With an encoder, `touched`
+    is the largest number of groups that were in use since memory was last freed.
     """
 
     def __init__(
@@ -103,7 +112,8 @@ class DecoderPartition:
         self._total = np.zeros((), np.int32)
         self._first = np.zeros((rows, 1), np.int64)
         self._session = session
-        # In captured graphs, a step's totals, which are upper bounds, are the capacities.
+        # A captured graph can't read a new total in each step. As the total need only be an upper bound, it is then the
+        # capacity.
         self._captures = captures(session)
         self._inputs: dict[str, list[object]] = {tensor.name: tensor.shape for tensor in session.get_inputs()}
         self._steps: dict[tuple[int, bool], Binding] = {}
@@ -132,13 +142,16 @@ class DecoderPartition:
         self._start_group(group)
 
     def take_source(self, group: int, encoded: Cache, source: int, length: int) -> None:
-        """Give `group` row `source` of `encoded`, a cache that the encoder has written, and empty its rows."""
+        """Copy row `source` of the encoder's cache `encoded` to the cross K/V of `group`, and empty its rows."""
         assert self.cross is not None
         self.cross.take(group, encoded, source, length)
         self._start_group(group)
 
     def put_past(self, row: int, past: NDArray[Any]) -> None:
-        """Fill the first positions of a row with `past` [parts, positions, heads, head_dim], with KvCache's parts."""
+        """Fill the first positions of a row with `past` [parts, positions, heads, head_dim].
+
+        The parts are those of a KvCache: keys and values by layer.
+        """
         for part, values in enumerate(past):
             self.cache.put(part, row, values)
         self.start(row, past.shape[1])
@@ -151,7 +164,7 @@ class DecoderPartition:
             self.start(row, 0)
 
     def move(self, source: int, target: int) -> None:
-        """Copy group `source` to group `target`: the rows' own and the cross K/V, lengths and next inputs."""
+        """Copy group `source` to group `target`: each row's K/V, length and next input, and the group's cross K/V."""
         if self.cross is not None:
             self.cross.move(source, target)
         for beam in range(self.width):
@@ -161,7 +174,7 @@ class DecoderPartition:
                 array[other] = array[one]
 
     def reorder_cache(self, pairs: Pairs) -> None:
-        """Copy the cache of each source row to its target row. No source is a target.
+        """Copy the cache of the source row of each (source, target) pair to the target row. No source is a target.
 
         The cross K/V stay unchanged, as they belong to the group.
         """
@@ -169,7 +182,7 @@ class DecoderPartition:
             self.cache.copy(source, target, int(self.lengths[source]))
 
     def set_next_tokens(self, pairs: Pairs) -> None:
-        """Set the next inputs of rows, as (row, token), in place of the argmax of the last run."""
+        """Set next inputs from (row, token) pairs. They replace the argmax of the last run."""
         rows, tokens = zip(*pairs)  # noqa: B905 - pairs
         self.ids[list(rows), 0] = tokens
 
@@ -193,7 +206,10 @@ class DecoderPartition:
         return Outputs(self.ids, self.logits if logits else None).first(rows)
 
     def verify(self, draft: Ids, logits: bool) -> Outputs:
-        """Run row 0's next token and `draft` after it, with outputs for each. Then the caller sets the next input."""
+        """Run row 0's next token and the `draft` after it, with outputs for each token.
+
+        Afterwards, the caller must set row 0's next input.
+        """
         tokens = len(draft) + 1
         binding = self._drafts.get((tokens, logits))
         if binding is None:
@@ -220,7 +236,10 @@ class DecoderPartition:
         logits: bool,
         graph: int = NOT_CAPTURED,
     ) -> Binding:
-        """Return a run of the graph on rows from `first` on (0 with an encoder), with as many outputs as `next_ids`."""
+        """Bind a run of the graph to the rows from `first` on (always 0 with an encoder), and return the binding.
+
+        The outputs have as many rows as `next_ids`.
+        """
         rows = len(tokens.ids)
         inputs: dict[str, Any] = {
             "input_ids": tokens.ids,
@@ -255,8 +274,9 @@ class DecoderPartition:
 
     def _bind_step(self, groups: int, logits: bool) -> Binding:
         rows = groups * self.width
-        # The last position is that of this run's only token, which is the number of cached tokens. next_ids is written
-        # after input_ids has been read, so that the next input is in place without a copy.
+        # A step runs one token a row. Its position is the number of cached tokens, so `lengths` can serve as `ends`.
+        # The graph writes next_ids after it has read input_ids; as both are the same array, the next input is in place
+        # without a copy.
         ids, ends = self.ids[:rows], self.lengths[:rows]
         tokens = Tokens(ids, self.positions[:rows], ends, self._total, self._first[:rows])
         if not self._captures:

@@ -44,7 +44,7 @@ class Picker:
         del self._log_softmax, self._top_k, self._scores, self._logits
 
     def pick(self, outputs: Outputs, picks: Picks, draft: Sequence[int] = ()) -> list[Step]:
-        """Return what each pick's search chooses from its rows of `outputs`, in order, or the search's error.
+        """Return a step for each of `picks`, in order: what its search chooses from its rows of `outputs`, or an error.
 
         A run with a `draft` has one pick, whose search chooses again as long as its choices are the draft's tokens.
         """
@@ -71,7 +71,10 @@ class Picker:
         return [step for step in steps.values() if step is not None]
 
     def _most_probable(self, outputs: Outputs, picks: Picks) -> dict[Searched, Ids]:
-        """Return the ids [1, top_count] by sequence, for sequences that want them, which have one row each."""
+        """Return the ids [1, top_count] of the most probable tokens by sequence, for the sequences that want them.
+
+        Each of these has one row.
+        """
         wanting = [sequence for sequence in picks if sequence.search.top_count]
         if not wanting:
             return {}
@@ -113,7 +116,10 @@ class Picker:
             _copy_rows(outputs.logits, raw, self._scores[len(soft) : len(soft) + len(raw)])
 
     def _best(self, picks: Picks) -> tuple[Floats, Ids]:
-        """Return the best (values, ids) [rows, k] of the scores' first rows. k is the largest number of candidates."""
+        """Return the k best values and ids [rows, k] of the scores' first rows, which belong to `picks`.
+
+        k is the largest number of candidates that any of the searches needs.
+        """
         count = sum(map(len, picks.values()))
         return self._top(self._scores[:count], max((sequence.search.candidates for sequence in picks), default=0))
 
@@ -177,7 +183,7 @@ def _edit(search: Search, scores: Floats) -> EngineError | None:
 
 
 def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step | None:
-    """Return the step of a search without edited scores; None if the search needs them.
+    """Return the step of a search that needs no edited scores; None if it needs them.
 
     The search takes each row's argmax, a forced token, or a token that structured output allows.
     """

@@ -1,7 +1,7 @@
 """Plans of what one step does: frozen values that the scheduler makes, a runner carries out, and tests read.
 
-A plan is one run of one graph, or a compaction. If it fails, only its own requests end. Rows and groups are numbers
-within the partition of `width`.
+A plan is one run of one graph, or a compaction. If it fails, only its own requests end. Rows and groups are numbered
+within one partition: that of the plan's `width`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from .jobs import Job, Pairs, Sequence
 
 Picks = Mapping[Sequence, Ids]
 
-# ONNX Runtime's attention takes queries in blocks of a multiple of this number. A last block of one query goes to
-# another kernel, which rounds differently: the last token would have other bits than in a longer row or part.
+# ONNX Runtime's attention takes queries in blocks of a multiple of this number. If the last block has only one query,
+# another kernel computes it, which rounds differently. The bits of the last token would then depend on how long the row
+# or the part is.
 QUERIES = 16
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run in tokens, so that sequences that are being decoded wait for a bounded time.
+    """The limits of a run, in tokens.
 
-    A prompt longer than `chunk` is run in parts of this length. `prefill` and `encode` limit the padded tokens of a
-    batch of prompts or sources; a single prompt or source may be longer.
+    They bound the time for which prompts and sources delay the sequences that are being decoded. A prompt longer than
+    `chunk` is run in parts of this length. `prefill` and `encode` limit the padded tokens of a batch of prompts or
+    sources; a single prompt or source may be longer.
     """
 
     chunk: int = 256
@@ -36,19 +38,20 @@ class Limits:
 def part_start(start: int, end: int) -> int:
     """Return where the run of a prompt's part from `start` to `end` begins.
 
-    It begins a token earlier if one query would be left over.
+    It begins a token earlier if the last block would have only one query (see QUERIES).
     """
     return start - 1 if start and (end - start) % QUERIES == 1 else start
 
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens of a prompt, from position `start` on. If they are the last of the prompt, it goes to `rows`.
+    """Tokens of a prompt, from position `start` on.
 
-    A whole prompt is run in the first of its rows. A part of a longer prompt is run in a row beside those of the
-    partition. `loads` are the blocks of the prefix cache that hold the prompt's beginning. If the tokens are all of the
-    rest, they are run in the first of the prompt's rows, too. After the run, `saves` are copied to the prefix cache, as
-    (block of the prompt, block of the cache).
+    If they include the prompt's last token, `rows` are the rows that get the whole prompt; otherwise `rows` is empty. A
+    whole prompt is run in the first of its rows. A part of a longer prompt is run in an extra row after the partition's
+    own rows. `loads` are the blocks of the prefix cache that hold the prompt's beginning. If the span is everything
+    after these blocks, it is run in the first of the prompt's rows, like a whole prompt. After the run, for each (block
+    of the prompt, block of the cache) pair in `saves`, the first block is copied to the second.
     """
 
     tokens: Ids
@@ -69,7 +72,7 @@ class Span:
 
     @property
     def is_rest(self) -> bool:
-        """Whether the span is all of a prompt that is not cached."""
+        """Whether the span is the whole rest of a prompt whose beginning is cached."""
         return bool(self.loads and self.rows)
 
 
@@ -77,18 +80,18 @@ class Span:
 class Run:
     """One run of the decoder: a decode step of the first `groups` groups of a partition, or a prefill of prompts.
 
-    A decode step first copies cache rows by `row_copies`, as (source, target), with a tuple for each sequence. Then it
-    sets the input tokens in `next_inputs`, as (row, token); other rows get the argmax of their last run. `sequences`
-    have these rows. A prefill runs `spans`: a part of a long prompt, or whole prompts whose first rows lie
-    beside each other. `prefill_jobs[i]` is the job of `spans[i]`.
+    A decode step first copies rows of the cache: `row_copies` has a tuple of (source, target) pairs for each sequence.
+    Then it sets next inputs: `next_inputs` has (row, token) pairs; the next input of any other row is the argmax of its
+    last run. `sequences` are the sequences that have the groups' rows. A prefill runs `spans`: a part of a long prompt,
+    or whole prompts whose first rows lie beside each other. `prefill_jobs[i]` is the job of `spans[i]`.
 
-    The outputs have the rows of the groups, or a row for each span. `picks` are the sequences that choose their next
-    tokens, each with a row of the outputs for each row of its search. `logits` says whether any of them needs more than
-    the argmax.
+    The outputs have the rows of the groups, or a row for each span. `picks` maps each sequence that chooses its next
+    token to the rows of the outputs from which the rows of its search choose. `logits` says whether any of them needs
+    more than the argmax.
 
-    A step of row 0 alone may have a `draft`: tokens that are run after its next input, in case they will be chosen. The
-    outputs then have a row for each of them, too, and the run sets no next input of row 0. If the choice of row 0 is
-    the first token of the draft, it chooses again from the next row, and so on.
+    A step of row 0 alone may have a `draft`: guessed tokens, which are run after its next input. The outputs then have
+    a row for each of them, too, and the run sets no next input of row 0. If row 0 chooses the first token of the draft,
+    it chooses again from the next row of the outputs, and so on.
     """
 
     width: int = 1
@@ -119,7 +122,7 @@ class Run:
 class Encode:
     """One run of the encoder: each (width, group) of `places[i]` gets the cross K/V of source i, and empty rows.
 
-    `in_use` is the number of groups of each partition that are then in use, as (width, number).
+    `in_use` has a (width, number of groups in use) pair for each partition; the groups of these sources count.
     """
 
     sources: tuple[Ids, ...]
@@ -131,7 +134,10 @@ class Encode:
 
 @dataclass(frozen=True)
 class Compact:
-    """A compaction: `moves` groups, as (source, target), so that the groups in use are the partition's first again."""
+    """A compaction, after which the groups in use are again the first groups of the partition.
+
+    Each (source, target) pair in `moves` moves one group.
+    """
 
     width: int
     moves: Pairs

@@ -2,7 +2,7 @@
 
 The least recently used block is evicted first. The index has tokens and numbers, but no tensors: the memory of a block
 belongs to a runner (kv_cache.py). All calls come from the engine's thread, and a plan is finished before the next is
-made, so that the blocks that a plan loads stay.
+made, so no block that a plan loads is evicted before the plan is run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ Saves = tuple[tuple[int, int], ...]
 
 @dataclass(eq=False)
 class Block:
-    """BLOCK tokens after another block's. `memory` is the number of the memory with its K/V; None if it has none."""
+    """BLOCK tokens that begin a prompt or follow another block.
+
+    `memory` is the number of the memory with their K/V; it is None if they are not saved.
+    """
 
     number: int
     sightings: int = 0
@@ -34,11 +37,11 @@ class Block:
 
 
 class PrefixCache:
-    """An index of up to `size` saved blocks, whose memory is numbered from 0, and `most_seen` blocks known by tokens.
+    """An index of up to `size` saved blocks, and of up to `most_seen` blocks of which only the tokens are stored.
 
-    With a `size` of 0, nothing is stored. A block is saved when it occurs the second time, so that prompts that share
-    nothing cost no copies. The block before a known block is known, and the block before a saved block is saved,
-    because it is always used more recently.
+    The memory of saved blocks is numbered from 0. With a `size` of 0, nothing is stored. A block is saved when it
+    occurs the second time, so that prompts that share nothing cost no copies. The block before a known block is known,
+    and the block before a saved block is saved, because it is always used more recently.
     """
 
     def __init__(self, size: int, most_seen: int = MOST_SEEN) -> None:
@@ -112,7 +115,7 @@ class PrefixCache:
             return True
         oldest = next(iter(self.saved), None)
         if oldest is None or any(oldest == key for path in paths for key, _ in path):
-            return False  # they were touched last: no other block is left
+            return False  # the blocks of `paths` were touched last, so no other block is left
         block = self.seen[oldest] = self.saved.pop(oldest)
         assert block.memory is not None
         self.free[block.memory] = None

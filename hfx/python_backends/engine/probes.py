@@ -28,11 +28,12 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Multiple -> the largest number below MOST_LEAST that is divisible by it, but not by the next multiple.
 REMAINDERS = {1: 15, 2: 14, 4: 12, 8: 8}
 MOST_LEAST = 16  # sequences
-USUAL = 2  # sequences, which is enough for most processors
+USUAL = 2  # sequences; this size is enough on most processors
 
 WIDE = 1024  # hidden size of a wide model
 
-RESTS = (1, 2, 7, 15, 30)  # tokens after a block: within one block of queries, or two, and remainders of these
+# Numbers of tokens after a cached block: within one or two blocks of queries, with various remainders.
+RESTS = (1, 2, 7, 15, 30)
 CHUNK, LONG = 256, 290  # where a long prompt is cut without a cache, and its length
 
 
@@ -54,8 +55,7 @@ def step_size(
 ) -> StepSize:
     """Return the `probed_size` of a partition of `slots` groups, whose `size` is not set yet.
 
-    Until it is set, a step runs any number of groups. `reset(groups)` makes the first groups empty, with one and the
-    same source.
+    Until it is set, steps are not padded. `reset(groups)` makes the first groups empty, with one and the same source.
     """
     # In a narrow model, two ways of adding up often give the same sum, so it takes more steps to tell them apart.
     steps = min(max(WIDE // (spec.heads * spec.head_dim), 1), SOME, spec.max_length)
@@ -77,7 +77,8 @@ def probed_size(logits_of: Callable[[int], set[bytes]], slots: int) -> StepSize:
     """Return the least size of a step, and its multiple, with which all sequences have the same answer, to the bit.
 
     `logits_of(count)` returns the bytes of the first and the last sequence's logits in steps of `count` equal
-    sequences, at most rows_for(slots). If the least size is larger than MOST_LEAST, USUAL is used instead, and logged.
+    sequences, at most rows_for(slots). If the least size is larger than MOST_LEAST, USUAL (or the multiple, if that is
+    larger) is used instead, and a warning is logged.
     """
     most = rows_for(slots)
     expected = logits_of(most)

@@ -2,8 +2,8 @@
 
 The rules are those of transformers (generation/logits_process.py, stopping_criteria.py). The rules of
 frequency_penalty, presence_penalty and logit_bias are OpenAI's. They come after those of transformers, like a
-LogitsProcessor that is given to `generate`. The order matters only in that the penalty comes first, and forced tokens
-last. No array of the vocabulary's size is allocated.
+LogitsProcessor that is given to `generate`. Of the order, only this matters: the repetition penalty comes first, and
+forced tokens come last. No array of the vocabulary's size is allocated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 NONE: Array = np.empty(0, np.int64)
 BANNED = np.float32(-np.inf)
-ROW_BITS = 40  # a number that combines a row and an id has the row from this bit on
+ROW_BITS = 40  # if a number combines a row and an id, the row begins at this bit
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Processors:
         self._always = _array(settings.suppress_ids, self._words.single)
         self._eos = _array(settings.eos_ids)
         self._eos_from = start + settings.min_tokens
-        # A forced first token counts as part of the beginning: what may not begin is banned after it.
+        # A forced first token counts as part of the beginning, so begin_suppress_ids apply to the token after it.
         self._begin = _array(settings.begin_suppress_ids)
         self._begins_at = start + (start == 1 and settings.forced_bos_id is not None)
         self._by_row = bool(self._ngram or self._words)
@@ -129,7 +129,7 @@ def repeats(histories: Array, size: int) -> tuple[Array, Array]:
         return NONE, NONE
     if size == 1:
         return np.repeat(np.arange(len(histories)), length), histories.ravel()
-    # The n-grams whose token before the last is the row's last token; few are left to compare further back.
+    # First find the n-grams whose last token but one is the row's last token; few are left to compare further back.
     row, start = np.nonzero(histories[:, size - 2 : size - 2 + starts] == histories[:, -1:])
     for offset in range(size - 3, -1, -1):
         if not row.size:

@@ -32,8 +32,9 @@ WIDTH = 1
 class DecoderRunner:
     """The runner of a model without an encoder, whose decoder runs prompts, too.
 
-    Its `slots` rows are in one partition; one more row is for prompts that are run in parts. `blocks` is the memory of
-    a prefix cache, which the runner shares with its `second` runners.
+    All rows are in one partition: `slots` rows, on CPU MOST_LEAST further rows for padding, and one more row for
+    prompts that are run in parts. `blocks` is the memory of a prefix cache, which the runner shares with its `second`
+    runners.
     """
 
     blocks: PrefixBlocks | None = None
@@ -70,7 +71,7 @@ class DecoderRunner:
     def run(self, spans: Sequence[Span], logits: bool) -> Outputs:
         """Run whole prompts in a batch that is padded at the right, or a part of a prompt.
 
-        Padding lies beyond a row's length, where it is never read. After the run, a span's rows have its prompt.
+        Padding lies beyond a row's length, where it is never read. After the run, all rows of a span have its prompt.
         """
         first, rows = spans[0], len(spans)
         if first.is_whole:
@@ -78,7 +79,8 @@ class DecoderRunner:
             rest, beside = rows % size.multiple, size.of(rows) - rows
             if rest and rows + beside > MOST_LEAST:
                 return Outputs.joined(self.run(some, logits) for some in (spans[:-rest], spans[-rest:]))
-            begin = self._spare if beside else first.rows[0]  # the rows next to the prompts' may be in use
+            # The padding can't follow the prompts' own rows, because the rows after them may be in use.
+            begin = self._spare if beside else first.rows[0]
             ids, lengths = pad([span.tokens for span in (*spans, *[first] * beside)], self._spec.max_length)
         else:
             # The operator takes several tokens after cached ones only in a batch of one, so the part is run alone.
@@ -99,8 +101,8 @@ class DecoderRunner:
     def keep_prefixes(self, size: int) -> int:
         """Reserve `size` bytes for a prefix cache, before any run. Return the number of blocks that they hold.
 
-        It is 0 if there can't be a prefix cache: on a device, if the model or `size` is too small for a block, or if a
-        prompt that is run in parts has other bits than a whole prompt.
+        The number is 0 if there can't be a prefix cache: if the KV cache is on a device, if the model's maximum length
+        or `size` is too small for one block, or if running a prompt in parts gives other bits than running it whole.
         """
         cache, spec = self.partition.cache, self._spec
         if not isinstance(cache, KvCache) or spec.max_length <= BLOCK:
@@ -163,7 +165,8 @@ class DecoderRunner:
 class EncoderDecoderRunner:
     """The runner of a model with an encoder, which reads the prompts.
 
-    Its `slots` rows are in partitions. Each partition is opened with the first request of its width.
+    It has a partition for each width, with room for `slots` rows. A partition is opened when the first request of its
+    width arrives, if not before.
     """
 
     def __init__(
@@ -216,10 +219,10 @@ class EncoderDecoderRunner:
                 self.partitions[width].put_source(group, values[:, at, : len(source)], own_scales)
 
     def trim(self, groups: Pairs) -> None:
-        """Free memory of groups that are not in use. `groups` has the number in use of partitions, as (width, number).
+        """Free memory of groups that are not in use.
 
-        If the partitions have touched the memory of more than `slots` rows in all, each frees the memory of groups that
-        it does not use.
+        `groups` has a (width, number of groups in use) pair for each partition. If the partitions have touched the
+        memory of more than `slots` rows in all, each frees the memory of groups that it does not use.
         """
         in_use = dict(groups)
         partitions = tuple(self.partitions.items())  # another thread may open one
@@ -276,7 +279,10 @@ class EncoderDecoderRunner:
         return size, can_verify
 
     def _encode_to_cache(self, sources: Sequence[Ids]) -> Cache:
-        """Encode the sources to K and V in float16, in a new cache of the same kind, as long as the longest source."""
+        """Encode the sources to K and V in float16, in a new cache of the same kind as the partitions' caches.
+
+        Its capacity is the length of the longest source.
+        """
         inputs, spec = self._encoder_inputs(sources), self._spec
         rows, width = inputs["input_ids"].shape
         encoded = self._make_cache((2 * spec.layers, rows, spec.heads, width, spec.head_dim), spec.cross_type)

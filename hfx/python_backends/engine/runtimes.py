@@ -1,4 +1,4 @@
-"""The choice of a model's runner and of its runtime: native operators, or ONNX Runtime's alone."""
+"""The choice of a model's runner and of its runtime: ONNX Runtime with native operators, or ONNX Runtime alone."""
 
 from __future__ import annotations
 

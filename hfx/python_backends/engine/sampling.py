@@ -3,8 +3,8 @@
 The samples of a request depend on this request alone. The distribution is that of transformers (temperature, top_k,
 top_p, min_p, typical_p, epsilon_cutoff, in this order). The sample is not torch's: it is the inverse of the cumulative
 distribution at a number from Philox with the key (seed, sequence) and the counter (position), so a request gets the
-same tokens whatever runs beside it. If scores tie at the last of top_k candidates, transformers keeps all of them. This
-module keeps top_k, and all of them only if top_k is above MOST_CANDIDATES.
+same tokens whatever runs beside it. If several scores equal that of the last of top_k candidates, transformers keeps
+all of them. This module keeps exactly top_k candidates, unless top_k is above MOST_CANDIDATES.
 """
 
 from __future__ import annotations
@@ -68,13 +68,19 @@ class SingleSearch:
 
     @property
     def candidates(self) -> int:
-        """The number of candidates: 1 for greedy decoding with edited scores in this step, 0 for a forced token."""
+        """The number of candidates that `choose` needs in this step.
+
+        It is 0 for a forced token. In greedy decoding, it is 1 if scores are edited, else 0.
+        """
         if self.forced is not None:
             return 0
         return self._drawn_from or int(bool(self._edits) or self._matcher is not None)
 
     def allowed_token(self, argmax: int, logits: Floats) -> int | None:
-        """Return the best token that the matcher allows, or a sample of few, if only the matcher changes scores."""
+        """Return the best token that the matcher allows, or a sample of the allowed tokens if these are few.
+
+        Returns None if the search needs scores: without a matcher, with other edits, or for a sample of many tokens.
+        """
         if self._matcher is None or self._edits:
             return None
         if not self._drawn_from:
@@ -114,7 +120,7 @@ class SingleSearch:
         return self._length - self._start
 
     def _column(self, values: Floats, whole_row: bool) -> int:
-        """Return the place of the choice in `values`, which are the best ones, best first, or a whole row."""
+        """Return the index of the choice in `values`, which are the best scores, best first, or a whole row."""
         if not self._drawn_from:
             check_best(float(values[0]))
             return 0
@@ -124,7 +130,7 @@ class SingleSearch:
         return position(weights_of_best(values[: self._drawn_from], self._settings), number)
 
     def _drawn(self, few: NDArray[np.int64], logits: Floats) -> int:
-        """Sample one of `few` tokens: the same, to the bit, as if all other logits were minus infinity."""
+        """Sample one of `few` tokens, with the same result, to the bit, as if all other logits were minus infinity."""
         settings, number, values = self._settings, uniform(self._key, self._generated), logits[few]
         if self._drawn_from == WHOLE_ROW:
             weights = np.zeros_like(logits)
@@ -177,9 +183,9 @@ def uniform(key: NDArray[np.uint64], counter: int) -> float:
 
 
 def weights_of_best(values: Floats, settings: Settings) -> Floats:
-    """Return the weights of candidates to sample from, a prefix of `values` [k], best first.
+    """Return the weights to sample from, for the first of `values` [k], which are in descending order.
 
-    Tokens that are not candidates may be among them, with the weight 0.
+    A weight is 0 if the token is not a candidate.
     """
     weights = _weights(values, values[0], settings.temperature)
     if settings.top_p < 1:
@@ -193,7 +199,7 @@ def weights_of_best(values: Floats, settings: Settings) -> Floats:
 def weights_of_row(values: Floats, settings: Settings) -> tuple[NDArray[np.int64] | None, Floats]:
     """Return the ids (None: all, in order) and weights of a whole row `values` [vocabulary] to sample from.
 
-    Tokens that are not candidates may be among them, with the weight 0.
+    A weight is 0 if the token is not a candidate.
     """
     weights = _weights(values, values.max(), settings.temperature)
     if 0 < settings.top_k < len(values):
@@ -216,12 +222,12 @@ def position(weights: Floats, number: float) -> int:
     cumulative = weights.cumsum(dtype=np.float64)
     check_best(float(cumulative[-1]))  # NaN if any score was NaN
     found = int(cumulative.searchsorted(number * cumulative[-1], side="right"))
-    # Rounding may leave nothing beyond `number`; the last weight that is not 0 is meant then.
+    # Rounding may leave nothing beyond `number`; then the last weight that is not 0 is right.
     return found if found < len(weights) else int(np.flatnonzero(weights)[-1])
 
 
 def position_of(columns: NDArray[np.int64] | None, weights: Floats, number: float) -> int:
-    """Return the `position` in the row whose `columns` and `weights` are from `weights_of_row`."""
+    """Return the `position` as an index of the row, from the `columns` and `weights` that `weights_of_row` returned."""
     return position_in_row(weights, number) if columns is None else int(columns[position(weights, number)])
 
 
@@ -252,7 +258,7 @@ def _cut(weights: Floats, settings: Settings) -> None:
 
 
 def _cut_untypical(weights: Floats, typical_p: float) -> None:
-    """Keep the tokens whose information is nearest to the entropy, and which share at least `typical_p`."""
+    """Keep the tokens whose information is nearest to the entropy, until their share is at least `typical_p`."""
     columns = np.flatnonzero(weights)
     shares = weights[columns] / weights.sum()
     information = -np.log(shares)
@@ -268,21 +274,21 @@ def _cut_unlikely(weights: Floats, epsilon: float) -> None:
 
 
 def _kept(ascending: Floats, below: float, top_p: float) -> int:
-    """Return how many of the `ascending` weights are kept. `below` is the sum of lower weights, which are not."""
+    """Return how many of the `ascending` weights are kept. `below` is the sum of lower weights, which are dropped."""
     cumulative = ascending.cumsum(dtype=np.float64) + below
     share = (cumulative / cumulative[-1]).astype(np.float32)
     return max(1, len(share) - int(share.searchsorted(np.float32(1 - top_p), side="right")))
 
 
 def _lowest_of_nucleus(weights: Floats, top_p: float) -> np.float32:
-    """Return the least weight among the likeliest tokens that share at least `top_p`."""
+    """Return the least weight among the likeliest tokens that together have a share of at least `top_p`."""
     total = float(weights.sum(dtype=np.float64))
     cut = (1 - top_p) * total
     likely, below = weights, 0.0
     narrows = True
     while narrows:
-        # The sum of all weights up to the bound is no more than is still to be cut, so only the rest needs sorting.
-        # The best, whose weight is 1, is kept whatever top_p is.
+        # All weights up to this bound add up to no more than is still to be cut, so only the rest needs sorting. The
+        # best, whose weight is 1, is kept whatever top_p is.
         narrower = likely[likely > min((cut - below) / len(likely), 0.5)]
         narrows = len(narrower) < len(likely) / 2
         likely, below = narrower, total - float(narrower.sum(dtype=np.float64))

@@ -1,7 +1,8 @@
 """The scheduler of a batch: which prompts are run together, and which partition takes a step.
 
-It owns the state of the batch's requests between steps, and changes it only when it makes a plan or takes its outcome.
-It touches no tensor, no thread and no clock. fair_scheduler.py decides which requests are admitted.
+It owns the state of the batch's requests between steps. The state changes only when a request is added, admitted or
+removed, when a plan is made, and when the outcome of a plan is reported. It touches no tensor, no thread and no clock.
+fair_scheduler.py decides which requests are admitted.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from .plan import Compact, Encode, Limits, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
 from .request import Step
 
-# The longest prompt of a run may be this many times as long as the shortest. A run of up to FEW_TOKENS may be padded
-# more, which costs nothing beside reading the weights.
+# The longest prompt of a run may be this many times as long as the shortest. A run of up to FEW_TOKENS tokens may have
+# more padding, because reading the weights takes longer than computing so few tokens.
 MOST_UNLIKE = 1.5
 FEW_TOKENS = 128
 
@@ -36,7 +37,7 @@ class Partition:
         self.sequences: dict[Sequence, None] = {}
 
     def take(self, sequence: Sequence, groups: int) -> None:
-        """Give `sequence` this number of `groups` more: free groups first, then new ones."""
+        """Give `sequence` this number of further `groups`: free groups first, then new ones at the end."""
         for _ in range(groups):
             group = self._free_group()
             self.groups[group] = sequence
@@ -53,7 +54,7 @@ class Partition:
         self._trim()
 
     def compact(self) -> tuple[Pairs, tuple[Sequence, ...]]:
-        """Move last groups to free groups. Return the moves, as (source, target), and the sequences that moved."""
+        """Move the last groups to free groups. Return the (source, target) moves, and the sequences that moved."""
         moves = []
         moved: dict[Sequence, None] = {}
         while self.free_groups:
@@ -89,7 +90,10 @@ class Partition:
         )
 
     def _draft(self) -> Ids:
-        """Return a guess at the next tokens if there is only one row: several rows fill a run better."""
+        """Return a guess at the next tokens if the partition has only one row.
+
+        With several rows, no guess is made, because the rows already fill a run.
+        """
         if len(self.groups) != 1 or self.width != 1:
             return ()
         (sequence,) = self.sequences
@@ -113,8 +117,8 @@ class Partition:
 class Scheduler:
     """The scheduler of a batch with `slots` rows.
 
-    It works in rounds: at most one plan that runs prompts or sources, then a step for every partition in use. The
-    beginning of a prompt that the prefix cache `prefixes` has is not run.
+    It works in rounds: at most one plan that runs prompts or sources, then a step for every partition in use. If the
+    prefix cache `prefixes` has the beginning of a prompt, only the rest of the prompt is run.
     """
 
     def __init__(self, slots: int, has_encoder: bool, limits: Limits, prefixes: PrefixCache) -> None:
@@ -143,7 +147,7 @@ class Scheduler:
         return [*self.to_prefill, *chunking, *dict.fromkeys(sequence.job for sequence in sequences)]
 
     def enqueue(self, job: Job) -> None:
-        """Add a job that waits for rows, which must fit the engine."""
+        """Add a job that waits for its rows. The job must not need more rows than the engine has."""
         self.waiting.append(job)
 
     def admit(self, job: Job) -> None:
@@ -154,7 +158,10 @@ class Scheduler:
         job.admitted = True
 
     def schedule(self) -> Plan | None:
-        """Return the next plan, or None if there is nothing to do. Finish it, or remove its jobs, before the next."""
+        """Return the next plan, or None if there is nothing to do.
+
+        The caller must finish the plan, or remove its jobs, before it calls this again.
+        """
         while True:
             if not self._round:
                 plan = self._prefill() if self.to_prefill or self.chunking else None
@@ -171,7 +178,7 @@ class Scheduler:
                 return partition.step()
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
-        """Take the outcome of a plan: a step for each of its picks."""
+        """Take the outcome of a plan: `steps` has a step for each of its picks."""
         if not isinstance(plan, Run):
             return
         for sequence in plan.sequences:
@@ -185,7 +192,8 @@ class Scheduler:
                 self.prefixes.add(job.prompt, span.saves)
         for (sequence, rows), step in zip(plan.picks.items(), steps, strict=True):
             if not sequence.over:
-                # Only a step leaves its argmax in place as the rows' next input.
+                # Only a decode step without a draft leaves its argmax in the rows' next inputs; after any other run,
+                # the next inputs must be set.
                 sequence.length += step.accepted
                 self._take(sequence, step, rows[0] < plan.groups * plan.width and not plan.draft)
 
@@ -230,9 +238,10 @@ class Scheduler:
         return Run(spans=self._spans(jobs, partition), prefill_jobs=tuple(jobs))
 
     def _next_prompts(self) -> list[Job]:
-        """Return a job whose prompt is run in parts, or several jobs with short prompts. If both wait, they take turns.
+        """Return a job whose prompt is run in parts, or several jobs with short prompts.
 
-        The rest of a prompt whose beginning is cached is run alone: runners take no batch of rows with cached tokens.
+        If there are both, they alternate. The rest of a prompt whose beginning is cached is run alone: runners take no
+        batch of rows with cached tokens.
         """
         cached = {job: self.prefixes.cached(job.prompt) for job in self.to_prefill}
         long = [job for job in self.to_prefill if len(job.prompt) - cached[job] > self.limits.chunk]
@@ -249,14 +258,18 @@ class Scheduler:
         return similar([job for job in short if not cached[job]], self.limits.prefill)
 
     def _spans(self, jobs: list[Job], partition: Partition) -> tuple[Span, ...]:
-        """Return the next tokens of each job's prompt. A job gets its rows with the last tokens."""
+        """Return a span with the next tokens of each job's prompt.
+
+        A job gets its rows when the last tokens of its prompt are run.
+        """
         loads = {job: () if job.prefilled else self.prefixes.load(job.prompt) for job in jobs}
         starts = {job: job.prefilled or BLOCK * len(loads[job]) for job in jobs}
         ends = {job: min(starts[job] + self.limits.chunk, len(job.prompt)) for job in jobs}
         complete = [job for job, end in ends.items() if end == len(job.prompt)]
         saves = dict(zip(complete, self.prefixes.reserve([job.prompt for job in complete]), strict=True))
-        # First the row in which each job's prompt is run, one beside the other; a single one may take a free group.
-        # Then the rows for copies.
+        # First, each job gets the row in which its prompt is run. With several jobs, these rows lie beside each other;
+        # a single job may take a free group in between. Then each job gets its further rows, to which the prompt is
+        # copied.
         for job in complete:
             partition.take(job.sequences[0], 1)
         for job in complete:

@@ -60,13 +60,13 @@ class Search(Protocol):
 
     @property
     def forced(self) -> int | None:
-        """The token that this step must choose, if it must; `candidates` is 0 then."""
+        """The token that this step must choose, or None if it is free. With a forced token, `candidates` is 0."""
 
     def allowed_token(self, argmax: int, logits: Floats) -> int | None:
-        """Return the token that a search of one row with structured output takes of its `logits` [vocabulary].
+        """Return the token that a search of one row with structured output takes from its `logits` [vocabulary].
 
-        `argmax` is the best of them. Returns None if the search needs more, such as edited scores. Otherwise, `choose`
-        gets the token as if `candidates` were 0. Raises StepFailed.
+        `argmax` is the id of the highest logit. Returns None if the search needs more, such as edited scores.
+        Otherwise, `choose` gets the token as if `candidates` were 0. Raises StepFailed.
         """
 
     def next_inputs(self) -> Sequence[int]:

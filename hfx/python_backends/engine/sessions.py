@@ -162,7 +162,7 @@ def open_session(model: Path, settings: SessionSettings, is_decoder: bool = Fals
 
 
 def session_options(settings: SessionSettings, onnxruntime: Any) -> Any:
-    """Return SessionOptions for one operator at a time, with all threads inside it."""
+    """Return SessionOptions that run one operator at a time, with all threads inside it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1

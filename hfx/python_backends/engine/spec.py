@@ -27,7 +27,10 @@ OPENVINO = "openvino"  # the runtime of models of earlier versions, which have O
 
 @dataclass(frozen=True)
 class Files:
-    """The ONNX files of a model. `decoder` maps a number of beams to a graph; without an encoder, 1 is any number."""
+    """The ONNX files of a model.
+
+    `decoder` maps a number of beams to a graph; without an encoder, the key 1 stands for any number.
+    """
 
     encoder: Path | None
     decoder: Mapping[int, Path]
@@ -53,14 +56,14 @@ class OperatorLibrary:
 class EngineSpec:
     """The contents of engine.json.
 
-    `max_length` is the number of positions of the decoder's self attention (prompt and output together), `max_source`
-    that of the encoder (0 without one). `beams` are the widths that have a decoder graph; empty for any width.
-    `cross_type` is the type of K and V of sources (empty without an encoder); int8 values have a scale for each channel
-    of a source. Each of the `kv_heads` heads of K and V serves the same number of the `heads` of Q. If engine.json
-    lacks `kv_heads`, it equals `heads`.
+    `max_length` is the number of positions of the decoder's self attention (prompt and output together), and
+    `max_source` the encoder's (0 without an encoder). `beams` are the widths that have a decoder graph; empty for any
+    width. `cross_type` is the type of K and V of sources (empty without an encoder); int8 values have a scale for each
+    channel of a source. Each of the `kv_heads` heads of K and V serves the same number of the `heads` of Q. If
+    engine.json lacks `kv_heads`, it equals `heads`.
 
-    All of these fields, and `files`, are for ONNX Runtime. `runtime` is the runtime that the model prefers on CPU. It
-    is used if it is available, which OPENVINO never is.
+    All of these fields, and `files`, describe the graphs for ONNX Runtime alone. `runtime` is the runtime that the
+    model prefers on CPU. It is used if it is available, which OPENVINO never is.
     """
 
     kind: str

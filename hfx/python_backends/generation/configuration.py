@@ -1,9 +1,9 @@
 """Read generation.json, and combine the fields of a request with the defaults in it.
 
-The file has the task of a generation model, its limits, its default settings and the tokens with a meaning. It is read
+The file has the task of a generation model, its limits, its default settings and its special tokens. It is read
 strictly: a field that is missing, unknown or wrong is an error that names the field. A field of the request that
-contradicts another field, or that the decoding method would not read, is refused. A default of the model gives way to
-the request.
+contradicts another field, or that the decoding method would not read, is refused. A field of the request takes
+precedence over a default of the model.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ BREAKS_STRUCTURES = {"min_tokens": 0, "no_repeat_ngram_size": 0, "stop_words": (
 class Languages:
     """The languages that a model translates between: `ids` has their token ids by code.
 
-    The token of the source language is the first (`source_index` 0) or last (-1) of a text's tokens, special tokens
-    included; None if there is no such token. The token of the target language takes the place of the configuration's
-    field `target`, one of TARGETS.
+    The token of the source language is the first (`source_index` 0) or last (`source_index` -1) of a text's tokens,
+    special tokens included; `source_index` is None if a text has no such token. The token of the target language
+    replaces the value of the configuration's field that `target` names, one of TARGETS.
     """
 
     ids: Mapping[str, int]
@@ -102,10 +102,10 @@ def _languages(name: str, value: Any) -> Languages:
 class Configuration:
     """The fields of generation.json, under their names in the file, each with its check.
 
-    `max_length` is the number of positions of the decoder (prompt and output together), `max_source` that of the
-    encoder (None without one). `default_max_length` limits prompt and output together if a request sets no max_tokens;
-    if it is None, the default of max_tokens is the limit. `defaults` are settings (generation_settings.py), checked.
-    `prefix` goes before every text. `languages` is None if a request can't choose a language.
+    `max_length` is the decoder's number of positions (prompt and output together), and `max_source` the encoder's (None
+    for a model without an encoder). `default_max_length` limits prompt and output together if a request sets no
+    max_tokens; if it is None, the default of max_tokens is the limit. `defaults` are settings (generation_settings.py),
+    checked. `prefix` goes before every text. `languages` is None if a request can't choose a language.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -179,11 +179,12 @@ def _refuse_contradictions(configuration: Configuration) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig(Texts, Settings):
-    """The settings of the generation from one text: the engine's settings, and those of the texts around it.
+    """The settings of one request: the engine's settings, and the settings of its text and of its output texts.
 
-    `max_tokens` is at most what the shortest prompt leaves room for. `asks_for_tokens` says that the caller has set it,
-    so that a prompt that leaves less room does not fit. `source_id` is the token of the text's language, if one is
-    chosen. `deadline` is in seconds of `time.monotonic`.
+    `max_tokens` is at most what the shortest prompt leaves room for. `asks_for_tokens` says whether the caller has set
+    `max_tokens`; then a prompt to continue that leaves room for fewer tokens is refused or, if `long` is truncate, cut.
+    `source_id` is the token of the text's language, if the request or the model's defaults choose one. `deadline` is in
+    seconds of `time.monotonic`.
     """
 
     asks_for_tokens: bool

@@ -1,10 +1,13 @@
-"""Patterns for dates and times in JSON schemas. Those of llguidance allow 29 February of any year, and the year 0."""
+"""Patterns for dates and times in JSON schemas.
+
+They replace llguidance's own patterns, which allow 29 February in any year, and the year 0.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-# RFC 3339, section 5.6, without leap seconds, which most parsers refuse, and of years that calendars have.
+# RFC 3339, section 5.6, restricted to the years 1 to 9999, and without leap seconds, which most parsers refuse.
 _YEAR = "([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
 _DAY = "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
 _OF_FOUR = "(0[48]|[2468][048]|[13579][26])"

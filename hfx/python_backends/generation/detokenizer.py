@@ -21,13 +21,14 @@ DecodeIds = Callable[[Sequence[int]], str]
 _BYTE_TOKEN = re.compile(r"<0x..>", re.DOTALL)
 _HEX_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
-# Decoders that look at one token at a time. Metaspace and WordPiece also depend on whether it is the first token, and
-# BPEDecoder on whether it is the last: the space that it leaves out there counts as part of the next token's text.
+# The decoders that look at one token at a time. Metaspace and WordPiece also depend on whether the token is the first,
+# and BPEDecoder on whether it is the last: BPEDecoder leaves out the space after the last token, so this space counts
+# as part of the next token's text.
 _TOKENWISE = ("Replace", "ByteFallback", "Strip", "Metaspace", "WordPiece", "BPEDecoder")
 
 
 def decoder_steps(decoder: Step | None) -> Sequence[Step]:
-    """Return the decoders of a tokenizer.json in order of application. Without one, tokens are joined by spaces."""
+    """Return the decoders of a tokenizer.json in order of application. If there are none, spaces join the tokens."""
     if decoder is None:
         return ()
     if decoder["type"] == "Sequence":
@@ -51,7 +52,7 @@ def token_bytes(token: str) -> bytes:
 
 
 def _reads_the_beginning(step: Step) -> bool:
-    """Whether a decoder of the fused text changes nothing but its beginning."""
+    """Whether a decoder changes at most the beginning of the fused text."""
     return bool(step["type"] == "Fuse" or (step["type"] == "Strip" and step["stop"] == 0))
 
 
@@ -90,12 +91,13 @@ class _ByteDecoder:
 
 
 class WindowDecoder:
-    """A decoder for which a token's text is what it adds to the text of the tokens before it.
+    """A decoder that takes for a token's text what the token adds to the text of the tokens before it.
 
     This text depends at most on whether the token is the first one, and on the token before it. Only a run of <0x..>
-    tokens depends on the tokens that follow, because bytes are text only as a whole: tokens for which `is_open` is true
-    are held back until the next token for which it is not. Two of the tokens before are enough to decode a token: one
-    that has text (the anchor, so that the library does not take the new token for the first one), and the last one.
+    tokens also depends on the tokens that follow, because its bytes become text only together. Therefore, tokens for
+    which `is_open` is true are held back until a token for which it is false. To decode a token, two earlier tokens are
+    enough: the last one, and the anchor, an earlier token that has text, so that the library does not take the new
+    token for the first one.
     """
 
     def __init__(self, decode: DecodeIds, is_open: Callable[[int], bool]) -> None:
@@ -144,7 +146,8 @@ class WindowDecoder:
 # Each pattern of spaces.py is a space and at most this many other characters.
 _REACH = 3
 
-# Words after which removing the next space could complete a pattern: " ' " itself, and " n" before "'t".
+# A text must not be cut before the space after one of these words. After "'", the space belongs to the pattern " ' ".
+# After "n", the space can be removed as part of " ' " (in " n ' t"), which completes the pattern " n't".
 _OPEN_WORDS = ("'", "n")
 
 
@@ -174,10 +177,10 @@ def _last_cut(text: str) -> int:
 
 
 def _separates(text: str, at: int) -> bool:
-    """Whether no pattern can lie across `at` in any of the passes.
+    """Whether no pattern can lie across the place `at`, whichever patterns were replaced before.
 
-    Patterns begin with spaces, and only spaces are removed. So no pattern can if there is no space within _REACH before
-    `at`, or if there is a space at `at` that ends a word other than _OPEN_WORDS.
+    Patterns begin with a space, and only spaces are removed. So no pattern lies across `at` if there is no space within
+    _REACH characters before it, or if there is a space at `at` that ends a word other than _OPEN_WORDS.
     """
     space = text.rfind(" ", max(0, at - _REACH), at)
     if space < 0:
@@ -199,7 +202,7 @@ class StopStrings:
         self.found = False
 
     def push(self, text: str) -> str:
-        """Add `text`, and return the text that can now be shown; nothing once a stop string was found."""
+        """Add `text`, and return the text that can now be shown. After a stop string, this is always empty."""
         if self.found or not self._stops:
             return "" if self.found else text
         text = self._held + text
@@ -213,13 +216,13 @@ class StopStrings:
         return text[: len(text) - waits]
 
     def finish(self) -> str:
-        """Return the text that is still held back, as no text follows."""
+        """Return the text that is still held back. Call this when no more text follows."""
         held, self._held = self._held, ""
         return held
 
 
 def _first_complete(text: str, stops: Sequence[str]) -> int | None:
-    """Return the place where the stop string begins that ends first; None if there is none."""
+    """Return where the stop string that ends first begins, or None if `text` has no stop string."""
     places = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
     return min(places)[1] if places else None
 
@@ -266,7 +269,7 @@ class Detokenizer:
         return token_id in self._special
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """Return the bytes of a token (of a special token's name); None if they depend on the tokens before it."""
+        """Return a token's bytes (a special token's name as bytes); None if they depend on the tokens before it."""
         if self.is_special(token_id):
             return str(self._tokenizer.id_to_token(token_id) or "").encode()
         if self._is_byte_level:
@@ -279,7 +282,7 @@ class Detokenizer:
     def _decoder(self) -> Decoder:
         if self._is_byte_level:
             return _ByteDecoder(self._bytes_of)
-        # Nothing is known about other decoders: their text comes at the end.
+        # Nothing is known about other decoders, so the whole text comes at the end.
         return WindowDecoder(self._text, self._is_open if _is_tokenwise(self._steps) else lambda _: True)
 
     def _text(self, ids: Sequence[int]) -> str:

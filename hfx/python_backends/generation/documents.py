@@ -1,13 +1,13 @@
 """Divide a document into parts that the model can read: whole sentences, of which neighbouring parts may share some.
 
 request_window.py uses the parts. No text is left out, and every part fits, except a single character with more tokens
-than the model holds, whose prompt then counts the lost tokens. The same text always has the same parts. The division
-takes time linear in the text. Each part is made when it is needed, in memory that does not grow with the text.
+than the model holds, whose request then has the number of lost tokens. The same text always has the same parts. The
+division takes time linear in the text. Each part is made when it is needed, in memory that does not grow with the text.
 
 A sentence ends behind . ! ? … and similar characters (and closing quotes and brackets after them) if white space and
 then no lower-case letter follows, behind the full stops of scripts without spaces, and at an empty line. A full stop
-behind a common abbreviation, initials or the number of a list does not end a sentence. Where these rules are wrong, a
-part begins elsewhere, but no text is lost.
+behind a common abbreviation, initials or the number of a list item does not end a sentence. Where these rules are
+wrong, a part begins elsewhere, but no text is lost.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ _ABBREVIATIONS = frozenset((
     "sep", "sept", "oct", "nov", "dec", "bzw", "evtl", "ggf", "vgl", "mio", "mrd", "bd",
 ))  # fmt: skip
 
-# How far before a full stop an abbreviation or the number of a list is looked for, in characters.
+# How many characters before a full stop are searched for an abbreviation or the number of a list item.
 _LOOK_BACK = 24
 
-# Characters that are searched for borders, and borders that are looked at, between two checkpoints: at most 10 ms.
+# The numbers of characters that are searched for borders, and of borders that are examined, between two checkpoints,
+# which are at most 10 ms apart.
 _SEARCHED = 2**14
 _BORDERS = 2**13
 
 
 def no_checkpoint() -> None:
-    """Do nothing: the checkpoint of a division that nothing else waits for."""
+    """Do nothing. This is the checkpoint of a division that delays no other work."""
 
 
 def sentences(text: str, checkpoint: Checkpoint = no_checkpoint) -> Iterator[Span]:
@@ -117,17 +118,18 @@ def _is_abbreviated(text: str, stop: int) -> bool:
     return begins_line and bool(_NUMBER.fullmatch(word)) and not line[: len(line) - len(word)].strip(" \t(")
 
 
-# The sentences that two parts share take at most this share of a part, so that there are few parts.
+# The sentences that two parts share take at most this fraction of a part, so that there are few parts.
 OVERLAP_SHARE = 0.25
 
-# The most texts, and about the most characters, that are tokenized at a time (20 ms). The third number limits a text
-# whose tokens' ends are needed, per token of room: a tokenizer takes a hundred times the memory of its characters.
+# The most texts, and about the most characters, that are tokenized at a time (20 ms). A text in which the ends of
+# tokens are looked up has at most _CHARACTERS_A_TOKEN characters per token of room, because a tokenizer takes a hundred
+# times the memory of the characters.
 _BATCH = 256
 _BATCH_CHARACTERS = 2**14
 _CHARACTERS_A_TOKEN = 4
 
-# A text with more characters per token that the model holds is divided without tokenizing it to see whether it fits. A
-# sentence or a word of up to _TOKENIZED characters is tokenized in any case.
+# If a text has more characters than this for each token that the model holds, it is divided without being tokenized
+# first to see whether it fits. A sentence or a word of up to _TOKENIZED characters is tokenized in any case.
 _MOST_CHARACTERS_A_TOKEN = 16
 _TOKENIZED = 2**16
 
@@ -210,7 +212,7 @@ class _Division:
         return first
 
     def _last(self, units: _Ahead, first: int, done: int) -> int:
-        """Return the last unit of a part, if units have as many tokens together as separately."""
+        """Return the last unit of a part, assuming that units have as many tokens together as separately."""
         tokens = units.tokens(first, done)
         last = done
         while units.has(last + 1) and tokens + units[last + 1].tokens <= self._measure.room:
@@ -225,7 +227,7 @@ class _Division:
             yield from (sentence,) if fits else self._words(sentence)
 
     def _words(self, sentence: _Unit) -> Iterator[_Unit]:
-        """Divide a sentence that does not fit between words."""
+        """Divide, between words, a sentence that does not fit."""
         words = _Ahead(self._measured(self._word_spans(sentence)))
         done = 0
         while words.has(done):
@@ -248,7 +250,7 @@ class _Division:
         yield start, sentence.end
 
     def _tokens(self, word: _Unit) -> Iterator[_Unit]:
-        """Divide a word that does not fit between tokens."""
+        """Divide, between tokens, a word that does not fit."""
         start = word.start
         while start < word.end:
             end = self._token_end(start, word.end)
@@ -276,7 +278,7 @@ class _Division:
         yield from self._lengths(batch)
 
     def _lengths(self, spans: Sequence[Span]) -> Iterator[_Unit]:
-        """Yield the spans as units. A span that is too long to be tokenized counts as many tokens as characters."""
+        """Yield the spans as units. A span that is too long to be tokenized counts a token for each character."""
         self._checkpoint()
         texts = [self._text[start:end] if end - start <= self._longest else "" for start, end in spans]
         for (start, end), text, tokens in zip(spans, texts, self._measure.lengths(texts), strict=True):

@@ -31,7 +31,7 @@ PROVIDERS = {"cpu": "CPU", "gpu": "CUDA"}
 
 # Parts of a document that are submitted at a time, per slot: enough to keep the slots busy without filling the queue.
 DOCUMENT_SHARE = 2
-PARTS = 16  # parts that are made before other documents have their turn: 100 ms for parts of 1,000 tokens
+PARTS = 16  # parts that are made before other documents' parts: 100 ms of work for parts of 1,000 tokens
 _DOCUMENTS = count(1)
 
 WARM_UP_TEXT = "A text."
@@ -45,9 +45,10 @@ class TextGenerator:
     """A published model, which generates texts from texts. For any number of threads and event loops.
 
     Methods take the settings of generation_settings.py as keyword arguments (`max_tokens=20, num_beams=4`). The model's
-    defaults apply to settings that are left out. All methods raise InvalidRequest for a setting or a text that the
-    model can't take, DoesNotFit for a text that is too long for the model, and QueueFull and EngineClosed, at once; and
-    DeadlineExceeded and StepFailed later. `timeout` is in seconds from the call.
+    defaults apply to settings that are left out. All methods raise these errors when they are called: InvalidRequest
+    for a setting or a text that the model can't take, DoesNotFit for a text that is too long for the model, QueueFull
+    and EngineClosed. DeadlineExceeded and StepFailed are raised later, while the text is generated. `timeout` is in
+    seconds from the call.
     """
 
     def __init__(self, engine: Engine, tokenizer: Any, configuration: Configuration) -> None:
@@ -75,11 +76,11 @@ class TextGenerator:
     ) -> TextGenerator:
         """Open the model in `folder`: generation.json, tokenizer.json, and an engine's folder for each device.
 
-        `provider` runs the files of one device on another device; by default, they run on their own. `runtime` is the
-        runtime on CPU, as the configuration names it: native (onnxruntime if that is unavailable), onnxruntime, or
-        openvino (in earlier versions); None means the choice of engine.json. `settings` are `threads` and `device_id`
-        of Engine.open, and the fields of EngineSettings except `beams`: the decoder for the default number of beams is
-        open when this returns. Raises the subclasses of ModelRefused.
+        `provider` is the execution provider (for example, to run the files of one device on another); by default, it is
+        the device's own. `runtime` is the runtime on CPU, as the configuration names it: native (onnxruntime if that is
+        unavailable), onnxruntime, or openvino (in earlier versions); None means the choice of engine.json. `settings`
+        are `threads` and `device_id` of Engine.open, and the fields of EngineSettings except `beams`: the decoder for
+        the default number of beams is open when this returns. Raises the subclasses of ModelRefused.
         """
         folder = Path(folder)
         configuration = Configuration.read(folder)
@@ -90,7 +91,8 @@ class TextGenerator:
         engine = Engine.open(
             folder / device,
             provider=provider or PROVIDERS[device],
-            # A named runtime must be available. Only engine.json's own choice gives way if it is not.
+            # Engine.open refuses a named runtime that is unavailable, but replaces engine.json's own choice (None) by
+            # onnxruntime. As native and openvino may be replaced, they are passed as None.
             runtime=None if runtime in (OPENVINO, NATIVE) else runtime,
             beams=(int(configuration.defaults.get("num_beams", 1)),),
             **settings,
@@ -104,14 +106,14 @@ class TextGenerator:
             raise
 
     def stream(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
-        """Return the pieces of a text (of each of `num_return_sequences`) as they come. Beams come whole.
+        """Return the pieces of the generated text as they come; with `num_return_sequences`, of each of the texts.
 
-        Closing the stream early cancels the request.
+        The texts of beams come as one piece each. Closing the stream early cancels the request.
         """
         return TextStream(self.live(text, fields, timeout))
 
     def whole(self, text: Text, *, timeout: float | None = None, **fields: Field) -> TextStream:
-        """Return a stream with the text as a single piece at its end. The stream's reader is not woken before.
+        """Return a stream of a single piece, which comes when the text is complete. The reader is not woken before.
 
         Raises InvalidRequest if num_return_sequences is above 1: use generate_all.
         """
@@ -127,17 +129,17 @@ class TextGenerator:
         return join_texts(TextStream(partial(self._pieces, text, config, _read(config))))
 
     def live(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
-        """Return the `open_pieces` of a stream like that of `stream`."""
+        """Return a function that opens a TextStream's pieces (its argument `open_pieces`) like those of `stream`."""
         return partial(self._pieces, text, self._config(fields, timeout), read_live)
 
     def joined(self, text: Text, fields: Mapping[str, Any], timeout: float | None = None) -> OpenPieces:
-        """Return the `open_pieces` of a stream like that of `whole`."""
+        """Return a function that opens a TextStream's pieces (its argument `open_pieces`) like those of `whole`."""
         config = self._config(fields, timeout)
         _refuse_several(config)
         return lambda stream: as_one_piece(self._pieces(text, config, _read(config), stream))
 
     def generate_many(self, texts: Iterable[Text], *, timeout: float | None = None, **fields: Field) -> list[Piece]:
-        """Generate one text for each of `texts`, in order. As many run at a time as the engine and its queue take.
+        """Generate one text for each of `texts`, in order. The engine and its queue limit how many run at a time.
 
         The first failure cancels the others and is raised.
         """
@@ -174,7 +176,7 @@ class TextGenerator:
         return read(stream, job, readers)
 
     def _pieces(self, text: Text, config: GenerationConfig, read: Read, stream: TextStream) -> Pieces:
-        """Submit a text, or prepare its division."""
+        """Submit a text, or prepare to divide it (`long` is chunk)."""
         if config.long != "chunk":
             return self._submit(stream, config, self._prompts.encode(text, config), read)
         open_window = partial(self._window, stream, config, next(_DOCUMENTS))
@@ -197,7 +199,7 @@ class TextGenerator:
         return RequestWindow(stream, submit, requests, DOCUMENT_SHARE * self._slots, PARTS, number)
 
     def _pieces_of_many(self, texts: Iterable[Text], config: GenerationConfig, stream: TextStream) -> Pieces:
-        """One piece for each of `texts`."""
+        """Return one piece for each of `texts`."""
         read = _read(config)
         if config.long == "chunk":
             documents = (as_one_piece(self._pieces(text, config, read, stream)) for text in texts)
@@ -215,10 +217,10 @@ def _refuse_several(config: GenerationConfig) -> None:
 
 
 def _read(config: GenerationConfig) -> Read:
-    """Return how to read texts that are only returned whole: as they come if stop strings may end them earlier.
+    """Return how to read texts that are only returned whole.
 
-    Texts with tokens are read as they come, too: 1,000 tokens with 20 alternatives each take 0.1 s, for which the
-    pieces of other requests would wait.
+    They are read as they come if stop strings may end them earlier. Texts with tokens are read as they come, too:
+    reading 1,000 tokens with 20 alternatives each at once would delay the pieces of other requests by 0.1 s.
     """
     comes_early = config.returns_tokens or (config.stop_words and config.num_beams == 1)
     return read_live if comes_early else read_whole

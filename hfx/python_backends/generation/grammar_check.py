@@ -1,8 +1,9 @@
 """A script that compiles grammars, each in its own process, so that a hostile one can only exhaust that process.
 
 The script reads lines of JSON from stdin: [the folder of llguidance, the limits of its parser], then grammars. It
-writes a line for each grammar: the error as a JSON string, empty if there is none, or the exit code of its process, as
-in subprocess. The processes are forks, so that none needs time to start Python and to load llguidance.
+writes a line of JSON for each grammar: the error as a string (empty if there is none), or the exit code of the
+grammar's process as a number (negative for a signal, as in subprocess). The processes are forks, so that none needs
+time to start Python and to load llguidance.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from functools import partial
 from typing import Any
 
 MEMORY = 1 << 30
-# Processor time, which a busy machine does not shorten. Usual schemas take a hundredth of it, the longest a third.
+# A limit of processor time, not of elapsed time, so that a busy machine does not refuse more grammars. Usual schemas
+# take a hundredth of it, the longest a third.
 SECONDS = 0.25
 NICE = 2  # requests that are being answered come first
 
@@ -60,7 +62,8 @@ def error_of(grammar: str, tokenizer: Any, limits: Any) -> str:
 
     matcher = LLMatcher(tokenizer, grammar, limits=limits, log_level=0)
     if not matcher.is_error():
-        matcher.compute_bitmask()  # with a vocabulary of bytes, this is the least that the first mask costs
+        # With the model's vocabulary, the first mask takes at least as long as here, with a vocabulary of bytes.
+        matcher.compute_bitmask()
     return str(matcher.get_error())
 
 

@@ -1,4 +1,7 @@
-"""Compile callers' grammars in other processes first (grammar_check.py), which all models of this process share."""
+"""Compile callers' grammars in other processes first (grammar_check.py).
+
+All models of this process share these processes.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,8 @@ def python() -> str:
     return found
 
 
-_FREE: queue.LifoQueue[GrammarProcess] = queue.LifoQueue()  # LIFO: the second starts only when it is needed
+# LIFO, so that the second process starts only when it is needed.
+_FREE: queue.LifoQueue[GrammarProcess] = queue.LifoQueue()
 for _ in range(AT_ONCE):
     _FREE.put(GrammarProcess())
 

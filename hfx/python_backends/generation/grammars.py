@@ -30,21 +30,24 @@ from .vocabulary import Vocabulary, read_vocabulary
 PACKAGE = "llguidance"
 INSTALL = "pip install 'llguidance>=1.9,<2'"
 KEPT = 64  # compiled grammars, and refusals, that are stored for a model
-FEW = 256  # tokens that may come next: more tokens are a mask
+FEW = 256  # if at most this many tokens may come next, they are listed; otherwise they are a mask
 ROOM = 2**18  # bytes per grammar for storing texts and the few tokens that may come after each text
-ENTRY = 250  # bytes that Python adds to each of these
-# Limits of llguidance's parser. A state of a lexer has 1 to 2 kB, and a step's fuel lasts for some 15 ms.
-# An object with n optional properties has 4 n items in a row.
+ENTRY = 250  # bytes of Python's own for each stored text and its tokens
+# Limits of llguidance's parser. A lexer state takes 1 to 2 kB. An object with n optional properties needs 4 n items in
+# a row. llguidance's default for the work of one parser step (its "fuel"), which takes about 15 ms, is kept.
 LIMITS: Mapping[str, Any] = {"max_lexer_states": 50_000, "max_items_in_row": 10_000, "verbose_errors": False}
-# At most one space between the parts of JSON, as json.dumps writes it: small models would else write only line ends.
+# At most one space between the parts of JSON, as json.dumps writes it. Without this limit, small models may write line
+# ends without end.
 SPACE = r"\x20"
-# The escapes of JSON without which some texts could not be written, except \u. An escape of a character that needs none
-# would be another spelling of a key, and the schema of that key would not apply.
+# The only escapes that answers may have: those of characters that JSON can't contain literally. \u is not among them:
+# with it, a key could also be spelled with escapes that it doesn't need, and the schema of that key would then not
+# apply.
 ESCAPES = 'nrbtf\\"'
-# Every token may come whose bytes may come: llguidance would else force the tokenizer's tokens for bytes that are sure.
+# Allows every token whose bytes the grammar allows. By default, where only certain bytes can follow, llguidance would
+# force the tokens into which the tokenizer divides these bytes.
 HEAD = '%llguidance {"no_forcing": true}'
 LONGEST_REASON = 300  # characters
-NO_TOKEN = "NoExtension"  # how llguidance's error begins where no token may come
+NO_TOKEN = "NoExtension"  # how llguidance's error begins if no token may come next
 _PLACE, _LINES = re.compile(r"^at \d+\(\d+\): "), re.compile(r"\n *\d+ \| ")
 # The key of llguidance's options in a schema. A caller's options could allow text that is not JSON.
 OPTIONS = "x-guidance"
@@ -79,7 +82,7 @@ class GrammarCompiler:
             return None
         known = self._known(structure)
         if known is None:
-            with self._compiling:  # many requests with the same new grammar come at once
+            with self._compiling:  # many requests with the same new grammar may come at once
                 known = self._known(structure) or self._keep(structure, self._compile(structure))
         if isinstance(known, InvalidRequest):
             raise _again(known)
@@ -122,7 +125,10 @@ class GrammarCompiler:
         return begin.new
 
     def _open(self, structure: Structure) -> tuple[Any, Vocabulary]:
-        """Return llguidance's tokenizer and the vocabulary. Raises InvalidRequest if this model can't have them."""
+        """Return llguidance's tokenizer and the vocabulary.
+
+        Raises InvalidRequest if the model can't be used with these.
+        """
         name, value = structure
         if not self._eos:
             raise unusable(name, value, "this model has no token that ends an answer")
@@ -139,7 +145,8 @@ class GrammarCompiler:
 class Grammar:
     """A compiled grammar, which its matchers share. `first` is llguidance's matcher of a new sequence.
 
-    `known` maps a text to the tokens that may come after it, whichever tokens wrote it: ascending; None if many may.
+    `known` maps a text, whichever tokens it consists of, to the tokens that may come after it, ascending, or to None if
+    they are many.
     """
 
     def __init__(self, first: Any, tokens: Sequence[bytes], eos: tuple[int, ...], masking: Masking) -> None:
@@ -154,7 +161,9 @@ class Grammar:
 
 
 class TokenMatcher:
-    """A Matcher of a grammar. llguidance's own matcher is only made, and gets tokens, if the next tokens are not known.
+    """A Matcher of a grammar.
+
+    llguidance's own matcher is made, and gets the tokens so far, only if the next tokens are not stored.
 
     `_text` is the text of the tokens so far; None once there was no room to store the next tokens.
     """
@@ -190,7 +199,7 @@ class TokenMatcher:
         return best
 
     def forbid(self, scores: Floats) -> None:
-        """Set the scores of tokens that may not come to minus infinity."""
+        """Set to minus infinity the scores of the tokens that may not come next."""
         few = self._known()
         if few is None:
             self._grammar.masking.forbid(scores, self.mask())
@@ -233,7 +242,7 @@ class TokenMatcher:
         return copied
 
     def _known(self) -> Array | None:
-        """Return the tokens that may come next, if they are few, and known or there is room to store them."""
+        """Return the tokens that may come next if they are few, and are stored or can still be stored; else None."""
         grammar, text = self._grammar, self._text
         if self._over or text is None:
             return grammar.ends if self._over else None

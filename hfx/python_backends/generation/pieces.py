@@ -70,9 +70,10 @@ class Piece:
     """The next part of text `index` (of `num_return_sequences`), or all of it.
 
     Only the last piece of an index has a `finish_reason`: stop (an end token or a stop string), length or cancelled;
-    its text may be empty. The counts are totals up to this piece. `input_tokens` were read by the model, special tokens
-    included. `output_tokens` were generated for this text, the end token and the tokens of a stop string included.
-    `truncated_tokens` of the input were cut off. `log_probs` and `tokens` are those since the piece before.
+    its text may be empty. The counts are totals up to this piece. `input_tokens` is the number of tokens that the model
+    read, special tokens included. `output_tokens` is the number that it generated for this text, the end token and the
+    tokens of a stop string included. `truncated_tokens` is the number of input tokens that were cut off. `log_probs`
+    and `tokens` belong to the tokens that came after the previous piece.
     """
 
     text: str
@@ -90,7 +91,10 @@ class Piece:
         return bool(self.text or self.finish_reason)
 
     def outputs(self) -> dict[str, Any]:
-        """Return the values by the names of a generator's output tensors, with those of tokens if they are wanted."""
+        """Return the piece's values by the names of a generator's output tensors.
+
+        The tensors of tokens are included if the piece has tokens.
+        """
         return {
             "text_output": self.text,
             "finish_reason": self.finish_reason or "",
@@ -190,7 +194,7 @@ class SequenceReader:
         return Token(token_id, shown(raw), max(log_prob, LEAST), self._detokenizer.is_special(token_id), top)
 
 
-# None: there is no piece yet; the stream's listener is notified when to go on.
+# None means that there is no piece yet; the stream's listener is notified when to go on.
 Pieces = Generator[Optional[Piece], None, None]
 
 

@@ -1,7 +1,7 @@
 """Encode texts to the engine's requests: token ids, within the limits of the model.
 
-The ids equal those of the checkpoint's own tokenizer with truncation: a text for an encoder loses its end, a text that
-a decoder continues loses its beginning, and special tokens stay. Lost tokens are counted.
+The ids equal those of the checkpoint's own tokenizer with truncation: if a text is too long, a text for an encoder
+loses its end, and a text that a decoder continues loses its beginning. Special tokens stay. Lost tokens are counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .configuration import Configuration, GenerationConfig
 FIELD = "text_input"
 Text = Union[str, bytes]
 
-# Bytes of a text whose tokens are counted in any case. For a longer text, the number of truncated tokens is a minimum.
+# In a text of up to this many bytes, all tokens are counted. For a longer text, the number of truncated tokens is a
+# lower bound.
 COUNTED = 2**16
 
 
@@ -50,14 +51,15 @@ class PromptEncoder:
         return self._source(raw, config) if self._configuration.has_encoder else self._beginning(raw, config)
 
     def document(self, text: Text) -> str:
-        """Return a text that is read to its end, decoded from UTF-8. Raises InvalidRequest, DoesNotFit."""
+        """Return the whole of a text, decoded from UTF-8. Raises InvalidRequest, DoesNotFit."""
         raw = _bytes(text)
         try:
             return decoded(FIELD, raw)
         except InvalidInput as refusal:
             raise _not_utf8(raw, refusal) from None
 
-    # The measures that divide documents; `room` is without special tokens and the prefix.
+    # The methods with which documents.py measures the parts of a document. Like them, `room` counts neither special
+    # tokens nor the prefix.
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, without special tokens and the prefix."""
@@ -72,7 +74,7 @@ class PromptEncoder:
         return bool(self.lengths([self._configuration.prefix + text])[0] <= self._capacity)
 
     def _encoding(self, text: str) -> Any:
-        """Encode a text while other threads run: `encode` would hold the interpreter's lock (60 ms for 200 KB)."""
+        """Encode a text while other threads run. `encode` would hold the interpreter's lock (60 ms for 200 KB)."""
         return self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
     def _longest(self) -> int:
@@ -112,7 +114,10 @@ class PromptEncoder:
         return Request(ids, config, config.deadline, truncated_tokens=dropped)
 
     def _fitted(self, raw: bytes, room: int, side: str) -> tuple[Any, int]:
-        """Return the first (`side` "right" is cut off) or last `room` tokens of a text, and the number of others."""
+        """Return at most `room` tokens of a text, and how many tokens were cut off.
+
+        `side` is the side that is cut: "right" keeps the first tokens, "left" the last.
+        """
         for bytes_per_token in BYTES_PER_TOKEN:
             try:
                 used = piece(FIELD, raw, max(room, COUNTED // BYTES_PER_TOKEN[0]) * bytes_per_token, side)
@@ -129,7 +134,7 @@ class PromptEncoder:
         ids = self._tokenizer.post_process(encoding, add_special_tokens=config.add_special_tokens).ids
         languages = self._configuration.languages
         if config.source_id is not None and languages and languages.source_index is not None:
-            ids[languages.source_index] = config.source_id  # in the place of the default language's
+            ids[languages.source_index] = config.source_id  # replaces the token of the default language
         beginning = self._configuration.bos_token_id
         if not ids and beginning is not None and not self._configuration.has_encoder:
             ids = [beginning]  # like transformers' generate, for an empty text

@@ -1,6 +1,6 @@
 """The consecutive requests of one call: for the parts of a document, or for many texts.
 
-The answers to the parts of a document are joined, or the joined answers are answered again.
+The answers to the parts of a document are joined. The joined answers may in turn become the text of a new round.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Cancelled(Exception):
 class RequestWindow:
     """Submits up to `size` requests, at least 2, ahead of their reader.
 
-    Requests are made as they are needed, `slice_size` of them at a time. `count` is the number made so far, and
-    `cancelled` says that the others will not be made. `document` is the number of the document that the requests are
-    parts of. The requests get it if there is at least a full slice of them.
+    Requests are made as they are needed, `slice_size` of them at a time. `count` is the number of requests made so far,
+    and `cancelled` says that the others will not be made. `document` is the number of the document whose parts the
+    requests are for. The requests get this number if there is at least a full slice of them.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RequestWindow:
     def pieces(self, read: Read) -> Pieces:
         """Yield the pieces of one request after the other. Raises what submitting raises.
 
-        If the engine's queue is full, fewer requests are submitted, and more when the first is done.
+        If the engine's queue is full, fewer requests are submitted; the others follow when the first is done.
         """
         while True:
             yield from self._submit_more(read)
@@ -105,7 +105,7 @@ class RequestWindow:
 # Between the texts of two parts.
 SEPARATOR = " "
 
-_REASONS = ("stop", "length", "cancelled")  # the last of these that a part has is the reason of the whole
+_REASONS = ("stop", "length", "cancelled")  # the reason of the whole text is the last of these that a part has
 
 # Makes the window of the requests for the parts of a text.
 OpenWindow = Callable[[str], RequestWindow]
@@ -119,8 +119,8 @@ def concatenate(text: str, open_window: OpenWindow, read: Read) -> Pieces:
 def summarize(text: str, open_window: OpenWindow, read: Read) -> Pieces:
     """Answer the joined answers of all parts again, until they fit into one part, and yield the last answer.
 
-    If the joined answers do not get shorter (fewer parts than before), or are empty, they are the result. Counts are
-    those of all rounds, pieces those of the last.
+    If the joined answers do not get shorter (fewer parts than before), or are empty, they are the result. The counts
+    are totals of all rounds; the pieces are those of the last round.
     """
     counts = Piece("")
     window = open_window(text)
@@ -148,7 +148,7 @@ def summarize(text: str, open_window: OpenWindow, read: Read) -> Pieces:
 
 
 def _concatenated(window: RequestWindow, read: Read, counts: Piece) -> Pieces:
-    """Yield the pieces of all requests as those of one text. `counts` has the counts before."""
+    """Yield the pieces of all requests as the pieces of one text. `counts` has the counts of earlier rounds."""
     has_text = separates = False
     for piece in window.pieces(read):
         if piece is None:
@@ -169,7 +169,7 @@ def _concatenated(window: RequestWindow, read: Read, counts: Piece) -> Pieces:
 
 
 def _summed(counts: Piece, piece: Piece) -> Piece:
-    """Return a piece with the counts before it added, and the worse of the two reasons."""
+    """Return `piece` with `counts` added to its own counts, and with the worse of the two reasons."""
     reasons = [reason for reason in (counts.finish_reason, piece.finish_reason) if reason]
     return replace(
         piece,

@@ -28,9 +28,9 @@ class TextStream:
     references to it. Failures of the engine are raised as its EngineError. Only one thread at a time may use the
     stream, except for `cancel`.
 
-    The stream has pieces once it is open, by `open` or by `open_pieces`. A thread that polls many streams sets the
-    `listener` of each, which is notified when to poll again, and `start`, which starts slow work in another thread
-    (None: `poll` does it).
+    The stream has pieces once it is open: after `open`, or from the beginning if it was made with `open_pieces`. A
+    thread that polls many streams sets the `listener` of each, which is notified when to poll again, and `start`, which
+    starts slow work in another thread (None: `poll` does it).
     """
 
     def __init__(self, open_pieces: OpenPieces | None = None) -> None:
@@ -47,12 +47,16 @@ class TextStream:
     def open(self, open_pieces: OpenPieces) -> None:
         """Submit the request by calling `open_pieces`, which returns the pieces.
 
-        It gets a weak reference to the stream, because a stream without references must be freed at once.
+        `open_pieces` gets only a weak reference to the stream, because the stream must be freed as soon as its user
+        drops it.
         """
         self._pieces = open_pieces(weakref.proxy(self))
 
     def add(self, job: Job) -> None:
-        """Cancel `job`, too, when the stream is cancelled; at once if it has been."""
+        """Register `job` to be cancelled with the stream.
+
+        If the stream is cancelled already, cancel the job at once.
+        """
         with self._lock:
             self._jobs.add(job)
             is_cancelled = self.cancelled.is_set()
@@ -131,7 +135,7 @@ Read = Callable[[TextStream, Job, Sequence[SequenceReader]], Pieces]
 
 
 def read_live(stream: TextStream, job: Job, readers: Sequence[SequenceReader]) -> Pieces:
-    """Yield pieces as tokens come, of one text for each of `readers`.
+    """Yield the pieces of the texts, one text for each of `readers`, as tokens come.
 
     Once all texts have met a stop string, the request is cancelled.
     """

@@ -19,7 +19,7 @@ _KINDS = frozenset({"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"})
 class Vocabulary:
     """The bytes of each token; `unusable` tokens are not part of any text.
 
-    `loses_space` says that a text lacks the space with which the bytes of its tokens begin.
+    `loses_space` says that a text lacks the space with which the bytes of its first token begin.
     """
 
     tokens: Sequence[bytes]
@@ -48,7 +48,7 @@ def read_vocabulary(tokenizer: Any, special: Callable[[int], bool], size: int) -
 
 
 def _once(text: bytes) -> bytes:
-    """Return no bytes if a space follows the first one: Metaspace drops all spaces of a text's first token."""
+    """Return no bytes if `text` has a space after its first byte, as Metaspace drops all spaces of a first token."""
     return b"" if b" " in text[1:] else text
 
 

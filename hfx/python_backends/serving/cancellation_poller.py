@@ -1,4 +1,4 @@
-"""Decides which open requests are polled next for cancellation: all in turn, evenly over time.
+"""Decides which open requests are polled next for cancellation. All take turns, evenly over time.
 
 A poll costs 54 us in this process and half as much in Triton's, so each request is polled less often if more are open.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-# Seconds between two polls of a request: long enough for at most MOST polls a second, between SHORTEST and LONGEST.
+# The seconds between two polls of a request lie between SHORTEST and LONGEST. In this range, they are long enough for
+# at most MOST polls a second in all.
 SHORTEST, LONGEST = 0.1, 2.0
 MOST = 1000
 SLICE = 0.01  # seconds between two rounds of polls, so that the thread does not wake up for each poll

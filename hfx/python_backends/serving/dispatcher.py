@@ -1,7 +1,7 @@
 """The thread between the engine and the callers: it turns tokens into text, sends it, and polls for cancellation.
 
-The engine's thread only notifies it, once a step. Tokenizing and other slow work has separate threads. Pieces of a
-request that wait to be sent are joined. The last response of each request is sent exactly once.
+The engine's thread only notifies it, once a step. Tokenizing and other slow work has separate threads. Unsent pieces of
+a request are joined. The last response of each request is sent exactly once.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Dispatcher:
 RESPONSE_SECONDS = 330e-6
 SHARE = 0.1
 LONGEST_PAUSE = 0.25  # seconds
-COALESCED_AT_ONCE = 8  # sent in a row, so that a first piece waits for no more than these
+COALESCED_AT_ONCE = 8  # the most responses in a row, so that a first piece waits for no more than these
 
 
 class ResponseWriter:
@@ -147,7 +147,10 @@ class ResponseWriter:
         self._pause_seconds = RESPONSE_SECONDS / (SHARE * len(os.sched_getaffinity(0)))
 
     def put(self, request: GenerateRequest, pieces: list[Piece], error: Exception | None = None) -> None:
-        """Add pieces and an error to a request. An error or a finish reason ends it; later ones are dropped."""
+        """Add pieces and an error to a request.
+
+        An error or a finish reason ends the request; later pieces and errors are dropped.
+        """
         if request.ended:
             return
         is_first = bool(pieces) and not request.begun
@@ -170,7 +173,7 @@ class ResponseWriter:
         return taken
 
     def wait(self) -> float | None:
-        """Return the seconds until a response is due, unless `put` is called before; None if there is no response."""
+        """Return the seconds until the next unsent response is due; None if there is none."""
         if self._immediate:
             return 0.0
         return max(self._paused_until - time.monotonic(), 0.0) if self._coalesced else None

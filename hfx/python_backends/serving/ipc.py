@@ -44,7 +44,7 @@ def address(engine: str, published: str = "", server: int | None = None) -> str:
 
 
 def connect(engine: str, published: str = "", server: int | None = None) -> FramedSocket:
-    """Connect to the engine. Raises OSError if no engine listens, or if it is another user's process."""
+    """Connect to the engine. Raises OSError if no engine listens, or if the listener is another user's process."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(CONNECT_SECONDS)
     try:

@@ -23,7 +23,10 @@ MostOpen = Callable[[], Optional[int]]  # how many requests of relays may be in 
 
 
 class RelayChannel:
-    """The channel to a caller of a relay, for one response. The relay itself polls whether the caller has cancelled."""
+    """The channel to a caller of a relay, for one response.
+
+    The relay itself polls whether the caller has cancelled the request.
+    """
 
     def __init__(self, connection: FramedSocket, number: int, most_open: MostOpen) -> None:
         self._connection = connection

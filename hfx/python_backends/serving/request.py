@@ -23,7 +23,8 @@ from ..generation.streams import OpenPieces, Start, TextStream
 
 FORMS = frozenset(of_scope(STRUCTURE))
 DECODED = 2**16  # bytes: a longer text is decoded later, and only the part that the model reads
-# The engine ends late requests. A request that is not in the engine yet (a long text) ends this much later.
+# The engine ends requests at their deadlines. A request that is not in the engine yet (its text is long) is ended this
+# much after its deadline.
 GRACE_SECONDS = 0.5
 # Output -> the input that requests it, as Triton's OpenAI frontend does.
 COUNTS = {"num_input_tokens": "return_num_input_tokens", "num_output_tokens": "return_num_output_tokens"}
@@ -35,7 +36,7 @@ class Channel(Protocol):
     """The connection to the caller of a request. Each call communicates with another process."""
 
     def send(self, outputs: Mapping[str, Any], final: bool) -> None:
-        """Send a response. `final`: it is the last one."""
+        """Send a response. `final` says whether it is the last one."""
 
     def fail(self, message: str, code: str) -> None:
         """Send an error as the last response; `code` is a name in pb.TritonError."""
@@ -51,11 +52,11 @@ Update = tuple[list[Piece], Optional[Exception]]
 class GenerateRequest(TextStream):
     """A request for a text, which is also the stream of its pieces, or a request to cancel other requests.
 
-    `settings` are those of TextGenerator. `deadline` is a time of time.monotonic. `cancels` is the id of the requests
-    to cancel; empty in a request for a text. `trace` is the trace context (traces.py); empty if the request is not
-    traced. `traced` are the jobs of a traced request. `done` says that `advance` has returned the last piece. Only
-    ResponseWriter changes `unsent`, `error`, `begun` (the first piece was put), `queued` and `ended` (no more pieces
-    are added).
+    `settings` are keyword arguments of TextGenerator's methods. `deadline` is a time of time.monotonic. `cancels` is
+    the id of the requests to cancel; empty in a request for a text. `trace` is the trace context (traces.py); empty if
+    the request is not traced. `traced` are the jobs of a traced request. `done` says that `advance` has returned the
+    last piece. Only ResponseWriter changes `unsent`, `error`, `begun` (the first piece was put), `queued` and `ended`
+    (no more pieces are added).
     """
 
     def __init__(self, channel: Channel, id: str = "", trace: str = "") -> None:
@@ -93,7 +94,7 @@ class GenerateRequest(TextStream):
         self.settings = {name: from_text(name, value) for name, value in fields.items()}
 
     def add(self, job: Job) -> None:
-        """Add a job to the stream (see TextStream.add), and store the jobs of a traced request, for their times."""
+        """Add a job to the stream (see TextStream.add). Keep the job of a traced request, because it has the times."""
         super().add(job)
         if self.trace:
             self.traced.append(job)
@@ -114,7 +115,7 @@ class GenerateRequest(TextStream):
 
     def submit(self, opener: Opener, listener: Listener, start: Start) -> None:
         """Submit the request. `listener` is notified when `advance` has pieces; `start` runs slow work in a thread."""
-        if self.ended:  # its deadline passed while it waited
+        if self.ended:  # the deadline passed before the request was opened
             self.answer([])
             return
         self.listener, self.start = listener, start
@@ -142,7 +143,10 @@ class GenerateRequest(TextStream):
         return pieces, error
 
     def check_caller(self) -> Exception | None:
-        """Cancel the request if its caller has cancelled, or if its deadline is long past: then return the error."""
+        """Cancel the request if its caller has cancelled it.
+
+        If its deadline is long past, cancel it and return the error.
+        """
         if self.channel.is_cancelled():
             self.cancel()
         if self.deadline is None or time.monotonic() < self.deadline + GRACE_SECONDS:
@@ -151,7 +155,7 @@ class GenerateRequest(TextStream):
         return DeadlineExceeded()
 
     def outputs(self, piece: Piece) -> dict[str, Any]:
-        """Return the output tensors of the next response: those of the piece, and the requested counts.
+        """Return the output tensors of the next response: the piece's tensors, and the requested counts.
 
         `num_output_tokens` counts the tokens since the last response, as callers of that output add them up.
         """

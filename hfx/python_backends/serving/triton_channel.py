@@ -32,7 +32,7 @@ _TYPES: dict[str, Any] = {
     "token_log_probs": np.float32,
     "token_special": np.bool_,
 }
-_TABLES = ("token_ids", "token_texts", "token_log_probs", "token_special")  # with a row for each token
+_TABLES = ("token_ids", "token_texts", "token_log_probs", "token_special")  # these tensors have a row for each token
 # Outputs that hardly change within a request, so that their tensors (in shared memory) are made once.
 _CACHED = ("finish_reason", "input_tokens", "truncated_tokens", "output_log_probs", "num_input_tokens")
 
@@ -80,7 +80,7 @@ class TritonChannel:
         return self._sender is None
 
     def send(self, outputs: Mapping[str, Any], final: bool) -> None:
-        """Send a response. `final`: it is the last one."""
+        """Send a response. `final` says whether it is the last one."""
         wanted = self._requested or outputs
         tensors = [self._tensor(name, value) for name, value in outputs.items() if name in wanted]
         self._respond(pb.InferenceResponse(tensors), final)
