@@ -194,20 +194,6 @@ def test_a_model_that_is_too_large_for_the_budget_is_refused_by_name(tmp_path: P
         assert server.loaded.served() == ["toy"]
 
 
-def test_a_request_beyond_the_budget_waits_within_a_bound(tmp_path: Path) -> None:
-    repository = heavy(tmp_path / "repository", "first", "second")
-    with serving(repository, "--memory-budget", "120MB", "--timeout", "3") as server, ThreadPoolExecutor() as pool:
-        long = pool.submit(infer, server.http_url, "first", "sleep 12")
-        wait_until(lambda: sample(server, "loaded", "first") == 1)
-        reason, retry_after = refused(server, "second")
-        assert reason == (
-            "The memory budget has no room for the model second beside those with requests: first. Try again later."
-        )
-        assert retry_after == "1"
-        assert long.result() == "8 characters"
-        assert infer(server.http_url, "second", "four") == "4 characters"
-
-
 def test_a_load_that_fails_is_a_503_with_its_reason_until_the_files_are_repaired(tmp_path: Path) -> None:
     repository, flag = write_toy(tmp_path / "repository"), tmp_path / "flag"
     statements = ("import os", f"if os.path.exists({str(flag)!r}):", "    raise ValueError('the weights are torn')")
