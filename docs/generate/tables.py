@@ -38,7 +38,11 @@ PARAMETERS = (
     ("NAME_net", "max_queue_seconds", "of Python steps: a large request that would wait longer for others is refused"),
     ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file"),
     ("NAME_net", "operators_sha256", "its SHA-256, compared before it is loaded"),
-    ("NAME_net", "skips_padding", "1: it computes nothing for padding, so rows of similar widths share a run"),
+    (
+        "NAME_net",
+        "skips_padding",
+        "1: the library computes nothing for padding, so rows of similar, and not only of equal, widths share a run",
+    ),
     ("NAME", "engine", "of a generator: the model that holds the engine"),
     ("NAME", "task", "of a generator: its task, which the tensors do not show"),
     ("NAME", "kind", "of an encoder: what it gives, such as embedder, sparse, late (ColBERT) or cross_encoder"),
@@ -99,8 +103,9 @@ def tensors_page() -> str:
     from hfx.tasks.kinds import USUAL
 
     text = (
-        "The tensors in Triton. A request has a batch dimension in front: one text is `[1, 1]`. BYTES are UTF-8. "
-        "Models with prompts have `prompt_name` and `prompt`; models with shorter vectors have `dimensions`."
+        "These are the inputs and outputs of the published models in Triton. A request has a batch dimension in front: "
+        "one text is `[1, 1]`. BYTES are UTF-8. Models with prompts have `prompt_name` and `prompt`; models with "
+        "shorter vectors have `dimensions`."
     )
     parts = [f"# Tensors and parameters\n\n{wrapped(text)}\n"]
     for task in USUAL:
@@ -122,8 +127,9 @@ def _kinds_section() -> str:
     from hfx.exporter.encoder.kinds import BY_KIND
 
     text = (
-        "What an encoder gives beyond its task is its kind: `choices.kind` in hfx.json, and the parameter `kind` of "
-        "the configuration. Kinds that are not served in one hop run in Python steps."
+        "The kind of an encoder says more exactly than its task what its answers are. It is `choices.kind` in "
+        'hfx.json, and the parameter `kind` of the configuration. Kinds without "yes" under *one hop* are served by '
+        "several Python steps, not by one C++ model."
     )
     rows = []
     for kind, kind_class in BY_KIND.items():
@@ -195,9 +201,9 @@ def metrics_page() -> str:
         ),
     ]
     text = (
-        "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). `hfx serve` "
-        "and its HTTP front publish those from `hfx_restarts_total` on. Buckets are counters with the label `le`, for "
-        "`histogram_quantile`, beside counters that end in `_sum` and `_count`."
+        "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). "
+        "`hfx_restarts_total` and all metrics below it are published by `hfx serve` and its HTTP front. Buckets are "
+        "counters with the label `le`, for `histogram_quantile`, beside counters that end in `_sum` and `_count`."
     )
     return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)
 
