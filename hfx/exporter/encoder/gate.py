@@ -69,7 +69,9 @@ LIMITS: dict[Precision | CpuMath, Limits] = {
 
 
 def limits(precision: Precision, max_drop: float | None, math: CpuMath = "fp32", labelled: bool = False) -> Limits:
-    """Return the limits of a precision, and of an fp32 file that is computed in `math`.
+    """Return the limits of a file with this precision.
+
+    An fp32 file that is computed in bfloat16 (`math`) has limits of its own.
 
     `max_drop` is the share of answers that the user allows to change. With `labelled` data, the ranking metric on that
     data replaces the rank correlation on the gate's own texts.

@@ -113,7 +113,7 @@ class LateInteraction:
         return not self.query.attends and self.query.least > reach + fewest
 
     def role(self, name: str, checkpoint: Checkpoint, tokenizer: Any) -> Role:
-        """Return the reading of a role as ids of `tokenizer`.
+        """Return how texts of the role `name` (query or document) are read, with ids of `tokenizer` in place of words.
 
         Raises CheckpointCorrupt if the marker is no token, and CheckpointUnsupported if queries can't be filled.
         """

@@ -25,10 +25,10 @@ OF_SIZES = {"Shape", "Size"}  # operators that read no values
 def simplify_masks(model: onnx.ModelProto, longest: int) -> None:
     """Replace each mask that hides the same keys from all queries by a mask [rows, 1, 1, width] of three nodes.
 
-    A tensor is compared with such a mask on random attention masks of few tokens, and of `longest` tokens, the most
-    that a text may have, because an attention window shows only in texts longer than itself. Tensors that depend on
-    weights are left out: the weights are zeros here, so the scores of one head would equal the mask.
-    Do nothing for models that read more than LONGEST tokens.
+    Each tensor is compared with such a mask for random attention masks of two lengths: a few tokens, and `longest`
+    tokens, the most that a text may have. The second is needed because an attention window hides nothing in texts that
+    are shorter than the window. Tensors that depend on weights are left out: the weights are zeros here, so the scores
+    of one head would equal the mask. Do nothing for models that read more than LONGEST tokens.
     """
     graph = model.graph
     shown = PADDED + ATTENTION_MASK
@@ -58,7 +58,7 @@ def simplify_masks(model: onnx.ModelProto, longest: int) -> None:
 def _without_weights(graph: onnx.GraphProto) -> set[str]:
     """Return the results of the main graph whose values depend on no large constant.
 
-    The sizes of a tensor never depend on its values.
+    The operators of OF_SIZES are exempt: they read only the sizes of a tensor, which never depend on its values.
     """
     weighted = {each.name for each in graph.initializer if not is_small(each)}
     results = set[str]()

@@ -103,7 +103,8 @@ def _inside(folder: Path, modules: list[tuple[str, str]]) -> list[tuple[str, str
 def _routes(folder: Path, modules: list[tuple[str, str]]) -> Routes:
     """Return the modules of each route of a Router; the default route also has the name "".
 
-    The result is empty if the first module is no Router, or the Router has other rules.
+    The result is empty if the first module is no Router, or if the Router chooses its routes in another way
+    (`route_mappings`, or a default route that it lacks).
     """
     kind, path = (*modules, ("", ""))[0]
     if kind not in ROUTERS:

@@ -1,4 +1,7 @@
-"""Compile and prove the tokenizer of an encoder: with it, `hfx serve` makes the ensemble's steps one model in C++."""
+"""Compile the tokenizer of an encoder, and prove that the result gives the same ids.
+
+With it, `hfx serve` runs the ensemble's steps as one model in C++.
+"""
 
 from __future__ import annotations
 

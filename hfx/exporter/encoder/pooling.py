@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 SpladeMode = Literal["max", "sum"]
 HIDDEN_STATE, LOGITS = "last_hidden_state", "logits"
-TOKENS = "tokens"  # the pooling of vectors of tokens, by name
+TOKENS = "tokens"  # the name of the pooling that keeps a vector for each token (TokenLayers)
 TINY = 1e-9  # sentence-transformers' floor for the weights of all tokens
 NORM_FLOOR = 1e-12  # torch.nn.functional.normalize's floor
 LOWEST = -1e9  # the value of tokens that max pooling leaves out

@@ -194,7 +194,9 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request) -> bool:
-    """Whether a request has any tokens, and, for fill-mask, a mask that is not truncated. Otherwise, it is refused.
+    """Whether a request has any tokens and, for fill-mask, a mask that is not truncated.
+
+    Other requests would be refused, so the caller leaves them out.
 
     If the tokenizer adds no special tokens, some texts have no tokens. In rows of several sequences, a question or a
     label always has some.

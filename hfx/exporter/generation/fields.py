@@ -15,7 +15,8 @@ from hfx.exporter.transformers_versions import class_config, written_by_4
 from hfx.python_backends.engine.generation_settings import DECODING, LACKING
 
 FILE = "generation_config.json"
-# Settings that a checkpoint has under other names, that it can't have, or can't change (num_return_sequences).
+# Settings that a checkpoint has under another name, that transformers lacks (such as seed), or that only a request may
+# change (num_return_sequences).
 RENAMED = frozenset(
     {
         "max_tokens", "min_tokens", "seed", "num_return_sequences", "frequency_penalty", "presence_penalty",

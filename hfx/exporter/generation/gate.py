@@ -31,8 +31,9 @@ KINDS: Mapping[str, Kind] = {"CPU": "CPU", "CUDA": "GPU"}
 # The limits of the usual and the worst error of logits at long texts, as multiples of the errors at short texts; a
 # limit is at least LEAST_ERROR. Correct engines (random and trained GPT-2, Llama, BART and T5, int8 in all runtimes)
 # have multiples of 0.6 to 1.2 and 0.5 to 2.1; some random nets of odd shapes reach 2.0 and 2.2. Where positions,
-# distances or chunks are wrong (tests/unit/exporter/test_generation_long.py), one of the two is 2.3 to 40. The next
-# tokens don't show it: in running text, correct int8 engines have 96 to 99 % of them, and wrong engines up to 100 %.
+# distances or chunks are wrong (tests/unit/exporter/test_generation_long.py), one of the two is 2.3 to 40. The
+# predicted tokens don't show such faults: in running text, correct int8 engines predict 96 to 99 % of the checkpoint's
+# tokens, and wrong engines up to 100 %.
 MOST_GROWTH, MOST_WORST, LEAST_ERROR = 2.0, 4.0, 0.02
 OWN_TEXTS = "The bundled texts may be unlike what it was trained on: give some of yours with --verify-data. "
 
@@ -120,7 +121,11 @@ def failures(figures: Figures, limits: Limits) -> list[str]:
 
 
 def _long_checks(figures: Figures, limits: Limits) -> dict[str, bool]:
-    """Return the checks of long texts, by logits: their next tokens are less certain than the checkpoint's own."""
+    """Return the checks of long texts.
+
+    They compare logits, not tokens: the next token of such a text is less certain than that of a continuation that the
+    checkpoint wrote itself.
+    """
     long, short = figures.long, figures.forced
     if long is None:
         return {}

@@ -27,7 +27,8 @@ SHOWN = 200
 Ids = tuple[int, ...]
 ROWS, STEPS = 16, 8
 CHUNK = Limits().chunk
-EARLY = 92  # tokens of an early row's start: more than most prompts have
+# The number of inputs that one of the rows holds before its steps (see `starts`): more tokens than most prompts have.
+EARLY = 92
 REPEATS = (1, 4, 16, 64, 256)  # how often all texts are repeated if they are shorter than the model's limit
 # The most scores of one layer's attention in torch: 512 MB of float32.
 MOST_SCORES = 1 << 27

@@ -26,7 +26,7 @@ from hfx.python_backends.generation.configuration import Configuration, resolve_
 
 BEST = 8  # the number of logits that are stored of each position
 KEPT_BYTES = 16 << 20  # the size of the whole rows of logits that are stored, spread over all positions
-COLUMNS = 4096  # the number of tokens whose logits are stored of each place of a long text
+COLUMNS = 4096  # the number of tokens whose logits are stored for each place of a long text
 RECORDED_TEXTS = 64
 DEFAULT_BEAMS = 4  # for checkpoints that do not search with beams by default
 ALONE = 2  # prompts that torch runs again, alone, to measure its own noise; they give hundreds of thousands of logits

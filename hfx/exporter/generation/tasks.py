@@ -28,7 +28,7 @@ ENCODER_DECODERS = ("ForConditionalGeneration", "MarianMTModel", "T5WithLMHeadMo
 SUMMARIZERS = ("pegasus",)  # model types that were only trained to summarize
 TRANSLATORS = ("marian", "m2m_100")
 WORDS = re.compile(r"\w+")
-# The settings for labelled texts: the model's own, but without sampling.
+# The settings for labelled texts: the model's own, but without sampling; texts that are too long are cut.
 DATA_SETTINGS = {names.DO_SAMPLE: False, names.LONG: "truncate"}
 
 

@@ -22,27 +22,30 @@ BATCHES = 3
 LIGHT_PROMPT = 256  # tokens
 LIGHT_ROWS = 4  # used if the model's own number of beams is not known
 
-# Light and medium requests each have this share of the slots (at least `light_rows`) as rows beyond the slots.
+# Light requests, and medium requests, each have reserved rows in addition to the slots: this share of the slots, and at
+# least `light_rows`.
 RESERVED = 0.25
 
 # A batch gets this many times the run time of the next heavier batch while both have requests.
 SHARE = 2.0
 
-# The most that a row of a document counts; a row of a document that has just begun counts 1.
+# The largest weight of a document's rows when documents are compared (`_weighed`); the rows of a document that has just
+# begun have the weight 1.
 MOST_WEIGHT = 8
 
 
 class FairScheduler:
     """Schedules requests in three batches, of `slots` rows each.
 
-    The parts of documents are heavy. Prompts longer than LIGHT_PROMPT and requests with more than `light_rows` rows are
-    medium. Other requests are light; if `light_rows` is 0, all requests are light. Each batch may use up to `slots`
-    rows. The first `reserve` rows of light requests, and of medium requests, do not count towards the `slots` rows that
-    all batches share.
+    Requests with a `document` number are heavy. These are the parts of documents with 16 parts or more (PARTS in
+    generation/generator.py). Prompts longer than LIGHT_PROMPT and requests with more than `light_rows` rows are medium.
+    Other requests are light; if `light_rows` is 0, all requests are light. Each batch may use up to `slots` rows. The
+    first `reserve` rows of light requests, and of medium requests, do not count towards the `slots` rows that all
+    batches share.
 
-    Requests for further rows are admitted strictly in order of arrival, with one exception: of the parts of several
-    documents, a part of the document with the fewest rows comes first. For this comparison, a row counts more, the more
-    parts of its document have begun. The batches share the prefix cache `prefixes`.
+    Requests that don't fit into these reserved rows are admitted strictly in order of arrival, with one exception: if
+    parts of several documents wait, a part of the document with the fewest rows comes first. For this comparison, a row
+    counts more, the more parts of its document have begun. The batches share the prefix cache `prefixes`.
     """
 
     def __init__(

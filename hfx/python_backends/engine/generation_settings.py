@@ -23,10 +23,10 @@ LONGEST_LANGUAGE = 64  # characters of a language code
 MOST_ALTERNATIVES = 20  # per token, as in OpenAI's API
 MOST_BIASES, LARGEST_BIAS = 1024, 100
 BIAS = re.compile(r"([0-9]{1,10}):([^:\s]{1,30})")
-# The scopes of settings that not every request reads.
+# The scopes of settings that matter only to some requests.
 SAMPLING, BEAMS, CHUNKS, TRANSLATION = "Sampling", "Beam search", "Chunks", "Translation"
 STRUCTURE = "Structured output"
-LONGEST_GRAMMAR = 2**16  # characters of a schema, of a regular expression, and of all choices
+LONGEST_GRAMMAR = 2**16  # characters of a schema, of a regular expression, or of all choices together
 MOST_CHOICES, LONGEST_CHOICE = 1024, 4096  # the second in characters
 
 ROW = "row"  # the key of a field's metadata
@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """The meaning of the setting, after its scope."""
+        """The meaning of the setting, with its scope, if it has one, before it."""
         return f"{self.scope}: {self.doc}" if self.scope else self.doc[0].upper() + self.doc[1:]
 
     @property
@@ -162,7 +162,11 @@ def setting(default: Value, dtype: str, check: Check, doc: str, scope: str = "",
 
 @dataclass(frozen=True)
 class Decoding:
-    """The settings that the engine reads; each means what it means to transformers' `generate`."""
+    """The settings that the engine reads.
+
+    The settings that transformers' `generate` also has mean the same there. `seed`, `logit_bias`, `frequency_penalty`
+    and `presence_penalty` are not among them.
+    """
 
     max_tokens: int = setting(256, "INT32", integer(1), "maximum number of new tokens", aliases=("max_new_tokens",))
     min_tokens: int = setting(0, "INT32", integer(0), "minimum number of new tokens")
@@ -231,7 +235,10 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Texts:
-    """The settings that the engine does not read. They concern the texts around decoding."""
+    """The settings that the engine does not read.
+
+    They concern the texts before and after decoding, structured outputs, and what an answer returns.
+    """
 
     # A stream may have to hold back as many characters as a stop string has.
     stop_words: tuple[str, ...] = setting(

@@ -20,7 +20,7 @@ Events = tuple[Event, ...]
 Pairs = tuple[tuple[int, int], ...]
 
 # The limits of guesses: see Drafter.
-NGRAM = 3  # tokens that a place must have in common with the sequence's end
+NGRAM = 3  # the number of tokens before a place that must equal the last tokens of the sequence
 SHORTEST = 3  # tokens of a first guess; each correct guess doubles the length of the next
 LONGEST_PAUSE = 64  # steps without a guess; each guess that was wrong from its first token doubles the next pause
 
@@ -29,9 +29,9 @@ class Drafter:
     """Prompt lookup: guesses the next tokens of a sequence from a place where its last tokens occurred before.
 
     Summaries, answers and code copy from their prompt. A guess never changes an answer, because each token is chosen
-    from the model's own scores (Picker.pick). If a guess is correct, one run of the model gives several tokens. A run
-    takes about 1.1 times as long as a step with 1 guessed token, 1.2 times with 7, and 1.7 to 2.1 times with 15
-    (distilgpt2, Flan-T5-base and BART-large in int8, docs/benchmarks-generation.md).
+    from the model's own scores (Picker.pick). If a guess is correct, one run of the model gives several tokens.
+    Compared with a step without guesses, a run takes about 1.1 times as long with 1 guessed token, 1.2 times with 7,
+    and 1.7 to 2.1 times with 15 (distilgpt2, Flan-T5-base and BART-large in int8, docs/benchmarks-generation.md).
 
     A guess has at most `most` tokens. At most `max_tokens` tokens follow `prompt`.
     """
@@ -85,7 +85,10 @@ class Drafter:
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, LONGEST_PAUSE)
 
     def _look_up(self) -> int | None:
-        """Index the tokens since the last call. Return the last position behind the n-gram that the tokens end with."""
+        """Return the position behind the last earlier occurrence of the n-gram that the tokens end with, or None.
+
+        First, the tokens since the last call are indexed.
+        """
         tokens, end = self._tokens, len(self._tokens)
         for at in range(self._indexed + 1, end):
             self._after[tuple(tokens[at - NGRAM : at])] = at
@@ -111,10 +114,11 @@ class Sequence:
     """A search and its rows in the engine.
 
     `rows` are its rows in the partition of `width`, one for each row of the search; empty until they are assigned.
-    `length` is the number of cached tokens. `next_inputs` has the next input token of each row; it is empty if the
-    argmax of the last run, which is already in place, is right. `copies` are the copies of cache rows to make before
-    the next run, as (source, target) indices of `rows`. `prompt_left` are the tokens that the decoder must still read
-    before the first choice (encoder-decoders). `drafter` guesses the next tokens, if guesses can be verified.
+    `length` is the number of cached tokens. `next_inputs` has the next input token of each row. It is empty if these
+    are the argmax of the last run, which the run has already written as the next input (partition.py). `copies` are the
+    copies of cache rows to make before the next run, as (source, target) indices of `rows`. `prompt_left` are the
+    tokens that the decoder must still read before the first choice (encoder-decoders). `drafter` guesses the next
+    tokens, if guesses can be verified.
     """
 
     search: Search
@@ -222,9 +226,10 @@ class Job:
         self._end()
 
     def deliver(self, events: Events, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
-        """Add events, which are the last ones if the job is over, and the failure. Return the listeners to notify.
+        """Add `events`, and return the listeners to notify.
 
-        A job that is over releases its sequences, which refer to it, so it is freed without the garbage collector.
+        If the job is over, `events` are its last events, and `failure` is its error if it failed. Such a job releases
+        its sequences, which refer to it, so it is freed without the garbage collector.
         """
         self._ends += [event for event in events if event.finish_reason]
         if events:
@@ -236,7 +241,8 @@ class Job:
         self.sequences = ()
         self._done.set()
         self._arrived.put(None)
-        # Read after `_done` is set: a reader that saw it unset had set its listener before.
+        # The listeners are read only after `_done` is set. A reader sets its listener before it checks `done`, so a
+        # reader that found it unset is notified here.
         listeners = (self.on_events, self.on_end)
         self.on_events = self.on_end = None  # their keys may refer to the reader
         return listeners
@@ -258,7 +264,10 @@ class Job:
 
 
 def new_job(request: Request, has_encoder: bool) -> Job:
-    """Return the job of a checked request. Its partition's width is the number of beams with an encoder, else 1."""
+    """Return the job of a checked request.
+
+    If the model has an encoder, the width of the job's partition is its number of beams; else it is 1.
+    """
     searches = new_searches(request)
     rows = sum(search.rows for search in searches)
     job = Job(request, rows, request.prompt if has_encoder else tuple(searches[0].prompt))

@@ -232,7 +232,7 @@ class CrossCache:
         self._total[...] = self.last_positions[:groups].max() + 1
 
     def prepare_any(self) -> None:
-        """Set the total length to the capacity, for runs of groups with any sources."""
+        """Set the total length to the capacity, which is right for runs of groups whose sources have any length."""
         self._total[...] = self._capacity
 
     def release(self, first: int) -> None:

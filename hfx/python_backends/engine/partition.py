@@ -189,7 +189,7 @@ class DecoderPartition:
     def step(self, groups: int, logits: bool) -> Outputs:
         """Run one token in all rows of the first `groups` groups. The argmax of each row becomes its next input.
 
-        The first step with a number of rows binds the memory for this number.
+        The first step of each size binds the memory for this size; later steps of the size reuse the binding.
         """
         rows, run = groups * self.width, self.size.of(groups)
         self.empty(groups, run)

@@ -116,7 +116,7 @@ class Event:
 class Step:
     """The choice of a search from one run, or the `error` that it failed with.
 
-    `parents[row]` is the row whose cache row `row` continues (its own number if nothing moved). `emitted` has the
+    Row `row` continues the cache of row `parents[row]`, which is `row` itself if nothing moved. `emitted` has the
     tokens that are final now, in order. If there are `completions`, the search is over.
 
     The picker adds `argmax`, the best id of the search's row, if the search has one row and needs no scores. It also

@@ -39,9 +39,9 @@ class Search(Protocol):
 
     `candidates` and `forced` are read at each step; the other attributes never change. The search occupies `rows` rows
     from its first choice to its last: 1, or the number of beams. `prompt` has the tokens that the decoder reads, in
-    every row, before the first choice. A forced first token is part of it unless its log-probability is wanted, which
-    takes a run. `wants_log_probs` says whether `choose` needs its `log_probs`, and `top_count` how many tokens its
-    `top` has.
+    every row, before the first choice. A forced first token is part of it, unless its log-probability is wanted: then
+    the token takes a run of its own. `wants_log_probs` says whether `choose` needs its `log_probs`, and `top_count` how
+    many tokens its `top` has.
     """
 
     rows: int
@@ -55,7 +55,7 @@ class Search(Protocol):
         """The number of best scores per row that `choose` needs at this step.
 
         If it is 0, the row's argmax is enough, and `edit` is not called. If it is WHOLE_ROW, `choose` needs the whole
-        edited row. If it exceeds the vocabulary, as many as the vocabulary has are enough.
+        edited row. If it exceeds the size of the vocabulary, the scores of the whole vocabulary are enough.
         """
 
     @property
@@ -94,7 +94,7 @@ class Search(Protocol):
         """
 
     def cancelled(self) -> tuple[Event, ...]:
-        """Return the completions of a search that is ended from outside now."""
+        """Return the completions with which the search ends if its request is cancelled now."""
 
 
 def log_probs_at(logits: Floats, ids: NDArray[np.int64] | None) -> Floats:

@@ -57,10 +57,10 @@ class EngineSpec:
     """The contents of engine.json.
 
     `max_length` is the number of positions of the decoder's self attention (prompt and output together), and
-    `max_source` the encoder's (0 without an encoder). `beams` are the widths that have a decoder graph; empty for any
-    width. `cross_type` is the type of K and V of sources (empty without an encoder); int8 values have a scale for each
-    channel of a source. Each of the `kv_heads` heads of K and V serves the same number of the `heads` of Q. If
-    engine.json lacks `kv_heads`, it equals `heads`.
+    `max_source` the encoder's (0 without an encoder). `beams` are the widths that have a decoder graph; it is empty if
+    the model takes any width. `cross_type` is the type of K and V of sources (empty without an encoder); int8 values
+    have a scale for each channel of a source. Each of the `kv_heads` heads of K and V serves the same number of the
+    `heads` of Q. If engine.json lacks `kv_heads`, it equals `heads`.
 
     All of these fields, and `files`, describe the graphs for ONNX Runtime alone. `runtime` is the runtime that the
     model prefers on CPU. It is used if it is available, which OPENVINO never is.

@@ -182,9 +182,9 @@ class GenerationConfig(Texts, Settings):
     """The settings of one request: the engine's settings, and the settings of its text and of its output texts.
 
     `max_tokens` is at most what the shortest prompt leaves room for. `asks_for_tokens` says whether the caller has set
-    `max_tokens`; then a prompt to continue that leaves room for fewer tokens is refused or, if `long` is truncate, cut.
-    `source_id` is the token of the text's language, if the request or the model's defaults choose one. `deadline` is in
-    seconds of `time.monotonic`.
+    `max_tokens`. If so, and the model continues its prompt, a prompt that leaves room for fewer tokens is refused or,
+    if `long` is truncate, cut. `source_id` is the token of the text's language, if the request or the model's defaults
+    choose one. `deadline` is in seconds of `time.monotonic`.
     """
 
     asks_for_tokens: bool

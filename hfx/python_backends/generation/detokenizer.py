@@ -28,7 +28,10 @@ _TOKENWISE = ("Replace", "ByteFallback", "Strip", "Metaspace", "WordPiece", "BPE
 
 
 def decoder_steps(decoder: Step | None) -> Sequence[Step]:
-    """Return the decoders of a tokenizer.json in order of application. If there are none, spaces join the tokens."""
+    """Return the decoders of a tokenizer.json in order of application.
+
+    If the tokenizer has none, the result is empty, and the library joins the tokens with spaces.
+    """
     if decoder is None:
         return ()
     if decoder["type"] == "Sequence":
@@ -67,7 +70,7 @@ BYTE_OF = _byte_of()
 
 
 class Decoder(Protocol):
-    """The text of one sequence, as its tokens come."""
+    """Converts the tokens of one sequence to text, as they come."""
 
     def push(self, token_id: int) -> str:
         """Take the next token, and return the text that is now decided, which is often empty."""
@@ -95,9 +98,10 @@ class WindowDecoder:
 
     This text depends at most on whether the token is the first one, and on the token before it. Only a run of <0x..>
     tokens also depends on the tokens that follow, because its bytes become text only together. Therefore, tokens for
-    which `is_open` is true are held back until a token for which it is false. To decode a token, two earlier tokens are
-    enough: the last one, and the anchor, an earlier token that has text, so that the library does not take the new
-    token for the first one.
+    which `is_open` is true are held back until a token for which it is false. To decode a token, at most two earlier
+    tokens are needed: the last one and, if that has no text, the anchor, which is the last token that has text. With
+    it, the library does not take the new token for the first one. At the beginning, the anchor has all tokens up to the
+    first text.
     """
 
     def __init__(self, decode: DecodeIds, is_open: Callable[[int], bool]) -> None:

@@ -1,8 +1,9 @@
 """Divide a document into parts that the model can read: whole sentences, of which neighbouring parts may share some.
 
-request_window.py uses the parts. No text is left out, and every part fits, except a single character with more tokens
-than the model holds, whose request then has the number of lost tokens. The same text always has the same parts. The
-division takes time linear in the text. Each part is made when it is needed, in memory that does not grow with the text.
+request_window.py uses the parts. No text is left out, and every part fits. The only exception is a single character
+with more tokens than the model holds: its request is cut, and says how many tokens were lost. The same text always has
+the same parts. The division takes time linear in the text. Each part is made when it is needed, in memory that does not
+grow with the text.
 
 A sentence ends behind . ! ? … and similar characters (and closing quotes and brackets after them) if white space and
 then no lower-case letter follows, behind the full stops of scripts without spaces, and at an empty line. A full stop
@@ -45,8 +46,8 @@ _ABBREVIATIONS = frozenset((
 # How many characters before a full stop are searched for an abbreviation or the number of a list item.
 _LOOK_BACK = 24
 
-# The numbers of characters that are searched for borders, and of borders that are examined, between two checkpoints,
-# which are at most 10 ms apart.
+# Between two checkpoints, about this many characters are searched for borders, and this many borders are examined at
+# most, so that checkpoints are at most 10 ms apart.
 _SEARCHED = 2**14
 _BORDERS = 2**13
 
@@ -122,8 +123,8 @@ def _is_abbreviated(text: str, stop: int) -> bool:
 OVERLAP_SHARE = 0.25
 
 # The most texts, and about the most characters, that are tokenized at a time (20 ms). A text in which the ends of
-# tokens are looked up has at most _CHARACTERS_A_TOKEN characters per token of room, because a tokenizer takes a hundred
-# times the memory of the characters.
+# tokens are looked up has at most _CHARACTERS_A_TOKEN characters for each token that the model has room for, because a
+# tokenizer takes a hundred times as much memory as the characters.
 _BATCH = 256
 _BATCH_CHARACTERS = 2**14
 _CHARACTERS_A_TOKEN = 4

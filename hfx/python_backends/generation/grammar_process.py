@@ -1,4 +1,4 @@
-"""Compile callers' grammars in other processes first (grammar_check.py).
+"""Compile callers' grammars in other processes (grammar_check.py), before this process compiles them itself.
 
 All models of this process share these processes.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import QueueFull
 
 SCRIPT = Path(__file__).with_name("grammar_check.py")
-LONGEST = 15.0  # seconds, on a machine that is busy
+LONGEST = 15.0  # seconds to wait for a process and for its answer; only a busy machine takes so long
 AT_ONCE = 2  # grammars that are compiled at a time
 TOO_SLOW = "this one takes too long"
 TOO_LARGE = "this one takes too much memory, or ends the process (%s)"

@@ -285,7 +285,7 @@ def structure_of(texts: Texts) -> Structure | None:
 
 
 def written(structure: Structure, loses_space: bool) -> Any:
-    """Return the grammar of a structured output, as llguidance writes it. Raises InvalidRequest."""
+    """Return the grammar of a structured output, in the format that llguidance reads. Raises InvalidRequest."""
     from llguidance import LLMatcher
 
     name, value = structure

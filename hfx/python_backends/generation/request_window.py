@@ -16,7 +16,7 @@ from ..errors import QueueFull
 from .pieces import Piece, Pieces
 from .streams import Read, TextStream, compute, read_whole
 
-# Submits a request, and returns its pieces, as a Read reads them.
+# Submits a request, and returns the pieces that the Read makes of its events.
 Submit = Callable[[Request, Read], Pieces]
 
 
@@ -25,7 +25,7 @@ class Cancelled(Exception):
 
 
 class RequestWindow:
-    """Submits up to `size` requests, at least 2, ahead of their reader.
+    """Submits requests ahead of their reader: up to `size` at a time, where `size` is at least 2.
 
     Requests are made as they are needed, `slice_size` of them at a time. `count` is the number of requests made so far,
     and `cancelled` says that the others will not be made. `document` is the number of the document whose parts the
@@ -105,7 +105,8 @@ class RequestWindow:
 # Between the texts of two parts.
 SEPARATOR = " "
 
-_REASONS = ("stop", "length", "cancelled")  # the reason of the whole text is the last of these that a part has
+# Of the reasons of all parts, the one that comes last here is the reason of the whole text.
+_REASONS = ("stop", "length", "cancelled")
 
 # Makes the window of the requests for the parts of a text.
 OpenWindow = Callable[[str], RequestWindow]
@@ -119,7 +120,7 @@ def concatenate(text: str, open_window: OpenWindow, read: Read) -> Pieces:
 def summarize(text: str, open_window: OpenWindow, read: Read) -> Pieces:
     """Answer the joined answers of all parts again, until they fit into one part, and yield the last answer.
 
-    If the joined answers do not get shorter (fewer parts than before), or are empty, they are the result. The counts
+    If the joined answers are empty, or do not have fewer parts than the text before, they are the result. The counts
     are totals of all rounds; the pieces are those of the last round.
     """
     counts = Piece("")

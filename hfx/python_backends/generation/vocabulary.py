@@ -48,7 +48,10 @@ def read_vocabulary(tokenizer: Any, special: Callable[[int], bool], size: int) -
 
 
 def _once(text: bytes) -> bytes:
-    """Return no bytes if `text` has a space after its first byte, as Metaspace drops all spaces of a first token."""
+    """Return `text`, or no bytes if it has a space after its first byte.
+
+    Metaspace drops all spaces of a first token, and only a space at its beginning can be allowed for (`loses_space`).
+    """
     return b"" if b" " in text[1:] else text
 
 

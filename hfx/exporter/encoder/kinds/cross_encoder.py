@@ -185,7 +185,10 @@ class CrossEncoder(EncoderKind):
 
 @dataclass(frozen=True, kw_only=True)
 class PairClassifier(CrossEncoder):
-    """A cross-encoder that gives a pair a score for each of several labels; the metric takes the best label."""
+    """A cross-encoder that gives a pair a score for each of several labels.
+
+    Its metric counts how often the label with the best score is the right one.
+    """
 
     kind: ClassVar[Kind] = Kind.PAIR_CLASSIFIER
     ranks: ClassVar[bool] = False

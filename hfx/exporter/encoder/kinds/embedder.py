@@ -122,7 +122,7 @@ class Embedder(EncoderKind):
         return options
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        """Two vectors are the same if they have the same direction; the drift is 1 - cosine."""
+        """Two vectors are the same if their cosine is at least SAME_DIRECTION; the drift is 1 - cosine."""
         similarity = cosine(reference[names.EMBEDDING], answer[names.EMBEDDING])
         return Comparison(similarity >= SAME_DIRECTION, max(0.0, 1.0 - similarity))
 

@@ -17,7 +17,7 @@ from hfx.names import Kind
 
 @dataclass(frozen=True, kw_only=True)
 class Late(ReadByRole, TokenVectors):
-    """A ColBERT saved by any of the three libraries (late_interaction.py)."""
+    """A ColBERT saved by sentence-transformers, PyLate or Stanford's library (late_interaction.py)."""
 
     kind: ClassVar[Kind] = Kind.LATE
 

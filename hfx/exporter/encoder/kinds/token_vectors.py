@@ -56,7 +56,8 @@ class TokenVectors(Embedder):
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
         """Compare the token vectors one by one, and judge by the two vectors whose directions differ most.
 
-        The answers are the same if even these two have the same direction. The drift is 1 - their cosine.
+        The answers are the same if the cosine of even these two is at least SAME_DIRECTION. The drift is 1 - their
+        cosine.
         """
         pairs = [*zip(reference[names.EMBEDDING], answer[names.EMBEDDING], strict=True)]
         similarity = min((cosine(a, b) for a, b in pairs), default=1.0)
