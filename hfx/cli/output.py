@@ -97,7 +97,9 @@ class Reporter:
             yield lambda message: status.update(Text(f"{title}: {visible(message)}"))
 
     def numbered(self, total: int) -> Callable[[str], AbstractContextManager[Callable[[str], None]]]:
-        """Return a context manager to enter, with a title, for each of TOTAL steps; it yields a function for progress.
+        """Return a function that takes the title of the next of TOTAL steps, and returns a context manager for it.
+
+        The context manager yields a function that takes messages about the progress.
 
         Each step leaves a line on stderr: `[2/9] Title`. On a terminal, the line has the time that the step took;
         elsewhere, a long step prints its progress every SECONDS.

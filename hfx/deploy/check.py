@@ -129,7 +129,7 @@ def _files(folder: Path) -> Iterator[str]:
 def _of_models(folder: Path, record: Record) -> Iterator[FileProblem]:
     """Yield the differences from the models' manifests.
 
-    They also reveal changes that were made before the record was written again.
+    Unlike the record, the manifests also reveal a change after which the record itself was written again.
     """
     for name in record.files:
         path = folder / name

@@ -142,16 +142,18 @@ LARGEST_DRAIN = 3600
 LARGEST_CPUS = 1024
 MEMORY_STEP = 64 << 20
 
-# Resident memory of a server without models, and of a Python process with its libraries. The idle embedded Triton 2.51
-# used less (40 MiB; 36 to 55 MiB, and 100 more with a runtime), but requests need memory, too.
+# Resident memory of a server without models, and of a Python process with its libraries. While idle, the embedded
+# Triton 2.51 used less (the server 40 MiB; a process 36 to 55 MiB, and 100 MiB more with a runtime), but requests need
+# memory, too.
 SERVER_BYTES = 256 << 20
 PROCESS_BYTES = 128 << 20
 SHARED_BYTES = 1 << 30  # size of /dev/shm
 TEMPORARY_BYTES = (
     256 << 20
 )  # size of /tmp (logs, sockets, copies of small files), which `docker` and `compose` keep in memory
-# Bodies of requests in flight, in the front and in tritonserver. The front accepts no more than this at a time: 16 of
-# the largest size, or an eighth of the container's memory. Copies in /dev/shm count towards SHARED_BYTES.
+# Bodies of requests in flight, which are held twice: in the front and in tritonserver. The front accepts at most 256
+# MiB of bodies at a time (16 of the largest size), or an eighth of the container's memory if that is less. Copies in
+# /dev/shm count towards SHARED_BYTES.
 BODIES_BYTES = 2 * (256 << 20)
 BESIDE_BYTES = SHARED_BYTES + TEMPORARY_BYTES + BODIES_BYTES
 WEIGHT_COPIES = 2  # the file while it is read, and the runtime's own copy

@@ -50,7 +50,7 @@ def stop_seconds(drain: int) -> int:
 
 
 def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
-    """Return the container's command: `hfx serve` of the folder `models`, around the image's tritonserver.
+    """Return the container's command: `hfx serve`, which serves the folder `models` with the image's tritonserver.
 
     The command starts only with API keys (HFX_API_KEY_FILE), client certificates, or HFX_INSECURE=1 in a trusted
     network.

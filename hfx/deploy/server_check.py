@@ -63,7 +63,7 @@ class Conversion:
 
 
 def _settings(request: Request) -> dict[str, Any]:
-    """Return the settings of a request: all inputs except its texts."""
+    """Return the settings of a request: all inputs except its texts and `return_log_probs` (see UNCOMPARED)."""
     texts = {names.TEXT_INPUT, names.QUESTION, names.CONTEXT, names.QUERY, names.RETURN_LOG_PROBS}
     return {name: value for name, value in request.items() if name not in texts}
 

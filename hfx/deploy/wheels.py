@@ -55,9 +55,9 @@ class Wheel:
 def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
     """Return the packages that the Python models of `deployment` import, as pinned requirements.
 
-    These are tokenizers for all but native encoders, llguidance for generators (structured outputs), ONNX Runtime, and
-    OpenVINO for encoders that run on it. On GPUs, the image's own backend runs the nets of encoders. Raises UsageError
-    for an image with an older CUDA.
+    These are numpy (with `with_numpy`), tokenizers unless all models are native encoders, llguidance for generators
+    (structured outputs), ONNX Runtime, and OpenVINO for encoders that run on it. On GPUs, the image's own backend runs
+    the nets of encoders. Raises UsageError for an image with an older CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)

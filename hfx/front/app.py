@@ -173,7 +173,7 @@ class App:
         return True
 
     async def _find_route(self, request: ClientRequest) -> bool:
-        """Find the route of the path. Refuse a path that belongs to no dialect and to no open path of Triton's."""
+        """Find the route of the path. Refuse a path that is neither a dialect's nor one of Triton's open paths."""
         response = request.response
         if request.target is not None:
             response.route, response.model = request.target.route.path, request.target.model
@@ -236,7 +236,8 @@ class App:
         content = await read(parsed, request.body) if request.body else None
         if request.share is not None:
             self.in_progress.reserve(request.share, -len(request.body))
-        # Frees the body; the memory of `content` is in the request's share since the JSON was checked (_read_body).
+        # This frees the body. The memory of `content` has been counted in the request's share since its JSON was
+        # checked (_read_body).
         request.body = b""
         await self._dialects.answer(request, request.target, content)
         return True

@@ -22,7 +22,10 @@ class FileChanges:
         self._known = self._seen = self._look()
 
     def settled(self) -> bool:
-        """Return whether there is a change that the last call saw, too. True once for each change."""
+        """Return whether there is a change that was not reported yet, and none since the last call.
+
+        Each change is reported once.
+        """
         before, self._seen = self._seen, self._look()
         is_new = self._seen is not None and self._seen == before != self._known
         if is_new:

@@ -143,7 +143,10 @@ def check_json(text: bytes) -> int:
 
 
 def _check_utf8(text: bytes) -> None:
-    """Raise Refusal if `text` is not UTF-8. Some such parameters and ids end Triton 2.51, in its Python backend."""
+    """Raise Refusal if `text` is not UTF-8.
+
+    Parameters and request ids that are not UTF-8 can end Triton 2.51, in its Python backend.
+    """
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -191,8 +194,9 @@ def _malformed() -> Refusal:
 def refuse_cancellation(text: bytes) -> None:
     """Raise Refusal (400) if the JSON in `text` names the tensor, field or parameter `cancel_request`.
 
-    An engine ends any request whose id `cancel_request` contains, so callers must not send it. The text is searched,
-    not parsed. This takes 10 ms for 16 MiB, and up to 0.2 s if letters are escaped, which no encoder does.
+    With `cancel_request`, a caller could give the id of any other request, which the engine would then end. So callers
+    must not send it. The text is searched, not parsed. This takes 10 ms for 16 MiB, and up to 0.2 s if letters are
+    escaped, which no encoder does.
     """
     is_escaped = ESCAPED_LETTER.search(text) is not None
     if not is_escaped and CANCEL_REQUEST.encode() not in text:

@@ -12,7 +12,7 @@ MIB = 1 << 20
 MESSAGE_BYTES = 8192
 FAULT_LENGTH = 1000  # characters, which JSON may write with 6 bytes each
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-UNBOUNDED = 1 << 60  # version 1 reports so many bytes or more if there is no limit
+UNBOUNDED = 1 << 60  # cgroups of version 1 report at least this many bytes if there is no limit
 BODIES_AT_ONCE = 16  # of the largest size
 OWN_DESCRIPTORS = 40  # of the front process, without connections
 

@@ -94,7 +94,7 @@ class Trace:
 
 
 class Untraced:
-    """The replacement for Tracer without a collector. It passes a caller's trace on to Triton."""
+    """The replacement for Tracer if there is no collector. It passes a caller's trace on to Triton."""
 
     def begin(self, headers: Mapping[bytes, bytes]) -> Passed:
         """Return the trace headers of a request, for Triton."""

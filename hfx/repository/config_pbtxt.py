@@ -72,8 +72,8 @@ class ModelConfig:
 
     `instance_kind` is KIND_CPU for one instance on the CPU, or KIND_GPU for one instance on each GPU, or with `one_gpu`
     only on the first; if it is empty, Triton decides. `batching` puts Triton's dynamic batcher before the model.
-    `item_shapes` names the tensors that Triton adds to each batch, and for each of them the ragged input whose rows'
-    shapes it holds. `note` has the lines of a comment for readers of the file.
+    `item_shapes` maps the name of each tensor that Triton adds to a batch to the ragged input whose rows' shapes the
+    tensor holds. `note` has the lines of a comment for readers of the file.
     """
 
     name: str
@@ -115,10 +115,10 @@ def to_protobuf(config: ModelConfig) -> Any:
             for target, source in config.item_shapes.items()
         ],
         instance_group=[_instance_group(config)] if config.instance_kind else [],
-        # No preferred_batch_size, as smaller batches would be delayed until they reach it. No queue policy, as with a
-        # queue size or timeout Triton prepares no batch ahead and misses the moment when the model is free again. Under
-        # any load, some requests then wait for 0.5 s (measured on 2.51; fixed in 26.08, core #509). The tokenizing step
-        # bounds the queues.
+        # No preferred_batch_size, as smaller batches would be delayed until they reach it. There is no queue policy,
+        # because with a queue size or a timeout, Triton prepares no batch in advance and misses the moment when the
+        # model is free again. Under any load, some requests then wait for 0.5 s (measured on 2.51; fixed in 26.08, core
+        # #509). The tokenizing step bounds the queues.
         dynamic_batching=pb.ModelDynamicBatching(default_queue_policy={}) if config.batching else None,
         optimization=_optimization(config.cpu_accelerators) if config.cpu_accelerators else None,
         parameters={key: pb.ModelParameter(string_value=value) for key, value in config.parameters.items()},

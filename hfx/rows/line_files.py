@@ -134,7 +134,8 @@ class DelimitedRows:
     def __init__(self, name: str, lines: Lines, delimiter: str) -> None:
         csv.field_size_limit(MAX_BYTES)  # documents are longer than csv's 128 KiB
         self.name, self.lines, self.delimiter = name, lines, delimiter
-        self.damage: UsageError | None = None  # in the last record; its reader resets it to None
+        # The damage in the last record; the code that reads it must reset it to None.
+        self.damage: UsageError | None = None
 
     def header(self) -> tuple[str, ...]:
         """Return the cells of the next record. Raises RowError, also if a cell is there twice."""

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
 Offsets = npt.NDArray[np.intp]
-FEWEST_BAD_LINES = 20  # lines that are not UTF-8, from which on a file is refused
+# A file with at least this many lines that are not UTF-8 is refused, unless it also has non-ASCII lines that are UTF-8.
+FEWEST_BAD_LINES = 20
 
 
 def cut_lines(file: LineFile, rows: int) -> Iterator[Chunk]:

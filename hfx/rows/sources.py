@@ -57,9 +57,9 @@ def find_sources(inputs: Sequence[str], format: Format | None = None) -> tuple[S
     """Find the files of `inputs`, which are files, folders, globs and URIs.
 
     The files are in the order of `inputs`, and sorted within a folder or a glob. In folders and globs, names that begin
-    with `.` or `_` are skipped, as are names without a known ending unless `format` is given. A file that links give
-    twice is taken once. Raises RowError or UsageError for an input that has no files, or has a file of an earlier
-    input.
+    with `.` or `_` are skipped, as are names without a known ending unless `format` is given. A file that is found
+    twice within one input, through links, is taken once. Raises RowError or UsageError for an input that has no files,
+    or has a file of an earlier input.
     """
     sources: dict[str, Source] = {}
     for text in map(_without_file_scheme, inputs):

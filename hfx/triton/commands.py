@@ -1,4 +1,7 @@
-"""Commands to a running `hfx serve` from another process of its user: list the served models, reload, unload.
+"""Commands to a running `hfx serve` from another process of its user.
+
+They list the served models, reload and unload models and, from the server's own front, load and release models on
+demand and get the table of models.
 
 A command and its answer are one line of JSON each. They are sent over a Unix socket in the server's own folder, which
 only its user can enter.
@@ -27,8 +30,8 @@ from hfx.triton.workspace import PREFIX
 SOCKET = "commands"
 STATUS_SECONDS = 5.0  # for all servers together, as the requests are sent at the same time
 WATCH_SECONDS = 1.0
-# If the files of a model that did not load have not changed for this long, copying them is taken for finished, and it
-# is tried again.
+# If the files of a model that did not load have not changed for this long, they count as completely copied, and the
+# model is loaded again.
 STILL_SECONDS = 2.0
 
 

@@ -31,10 +31,11 @@ GIVEN_UP = re.compile(r'"Waiting for in-flight requests to complete\."|^error: c
 SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
 SOCKET_REFUSED = re.compile(r"Socket '(unix:[^']*)' already in use")  # also for addresses that it can't listen at
 METRICS_FAILED = "failed to start Metrics service"
-# Every response has been handed to its connection, or the time is over. Triton 2.51 may run on for open gRPC streams.
+# Triton logs one of these when every response has been handed to its connection, or when the time to exit is over.
+# Triton 2.51 may run on for open gRPC streams.
 STOPPED = re.compile("Found 0 live models and 0 in-flight|Exit timeout expired")
-# This number does not include streams. Models with open streams stay loaded, though. Triton logs the number of loaded
-# models (LIVE_MODELS) once a second after it.
+# The number in this line does not include streams. But a model with open streams stays loaded, and once a second after
+# this line, Triton logs the number of loaded models (LIVE_MODELS).
 IN_FLIGHT = re.compile(r"Found (\d+) model versions that have in-flight inferences")
 LIVE_MODELS = re.compile(r"Found (\d+) live models")
 FLUSH_SECONDS = 1.0

@@ -1,8 +1,8 @@
 """The models that are served: their selection, the check that they are as published, and a private copy of them.
 
-A server gets its own copy of the files, and from read-only file systems links to the large files. There are two
-reasons: Triton's Python stubs write __pycache__ beside the model files, while a published repository must stay as it
-was hashed; and neither a re-export nor a program that writes to the published files may change a running server.
+A server gets its own copy of the files, but only links to large files on read-only file systems. There are two reasons:
+Triton's Python stubs write __pycache__ beside the model files, while a published repository must stay as it was hashed;
+and neither a re-export nor a program that writes to the published files may change a running server.
 """
 
 from __future__ import annotations

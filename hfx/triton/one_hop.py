@@ -1,9 +1,10 @@
 """Merging the steps of an encoder into one model in C++, which takes texts and returns answers (hfx/native/backend).
 
-A published encoder is an ensemble of Python steps, which runs on every device. On CPUs, its members in a server's own
-copy or in a bundle become one model with the same name, tensors and parameters. This requires that the export has
-proven a compiled tokenizer, and that nothing is configured that only the Python steps can do. The Python processes of
-the tokenizer, the net and the last step are no longer needed (docs/benchmarks-encoder.md).
+A published encoder is an ensemble of Python steps, which runs on every device. On CPUs, its members become one model
+with the same name, tensors and parameters. This is done in a server's own copy of the models, or in a bundle. The
+merge requires that the export has proven a compiled tokenizer, and that nothing is configured that only the Python
+steps can do. The Python processes of the tokenizer, the net and the last step are no longer needed
+(docs/benchmarks-encoder.md).
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ from hfx.triton import process
 from hfx.triton.liveness import call, connect
 from hfx.triton.reload import Served
 
-UNLOAD_SECONDS = 10.0  # for requests that Triton has not freed yet, and for requests over gRPC
+# How long an unload waits for requests that Triton still holds, and for requests over gRPC, which the front doesn't
+# see.
+UNLOAD_SECONDS = 10.0
 POLL_SECONDS = 0.01
 MB = 1_000_000
 DESCRIPTIONS = ("", "/config")  # below a model's path

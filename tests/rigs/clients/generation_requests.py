@@ -40,7 +40,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The figures of an answer, and the pieces that it came in, which may be any."""
+    """The figures of an answer, and the pieces that it came in, which are not compared."""
 
     text: str
     finish_reason: str

@@ -1,8 +1,8 @@
 """A worker of `hfx batch` that aborts at a text with the word "poison".
 
-Environment variables decide when. POISON_ONCE and START_ONCE name files: an abort creates its file, and no abort
-follows while the file exists; `{}` stands for the text. EVERY_OTHER names a file that alternately exists and does not,
-so that every other worker aborts at its start.
+Environment variables decide when. POISON_ONCE and START_ONCE each name a file. An abort creates the file, and there is
+no further abort while it exists. In the name, `{}` stands for the poisonous text. EVERY_OTHER names a file that
+alternately exists and does not, so that every other worker aborts at its start.
 """
 
 from __future__ import annotations

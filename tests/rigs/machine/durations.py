@@ -1,7 +1,8 @@
 """How long each test file takes, compared with the committed table `tests/durations.tsv`: a plugin of pytest.
 
 `--compare-durations` prints the largest changes at the end of a run, and `--write-durations` writes the table anew.
-Machines differ in speed, so the recorded times are scaled first, by the ratio of the sums over the files of both.
+Machines differ in speed, so the recorded times are scaled first: by the ratio of the total times of the files that are
+in both.
 """
 
 from __future__ import annotations

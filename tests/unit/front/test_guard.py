@@ -1,4 +1,4 @@
-"""Hostile requests are refused by the front with a status at the exact limit, and no part is passed on."""
+"""The front refuses hostile requests with an HTTP status, from the exact limit on, and passes no part of them on."""
 
 from __future__ import annotations
 

@@ -16,12 +16,15 @@ from hfx.front.idle import IdleModels
 from hfx.front.refusals import Refusal
 from hfx.front.upstream import Upstream
 
-CLIENT = cast(Any, object())  # any client but none: the front's own requests have None
+CLIENT = cast(Any, object())  # stands for any client; the front's own requests have None instead
 NAMES = "abc"
 
 
 class Loader:
-    """The process that loads models, each of one byte: it notes the commands, and gives `answers` to those it has."""
+    """The process that loads models, each of one byte.
+
+    It notes the commands. If `answers` has a command, its next answer is given, else the table of models.
+    """
 
     def __init__(self, answers: Mapping[str, Sequence[dict[str, Any]]]) -> None:
         self.commands: list[str] = []

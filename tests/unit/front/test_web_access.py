@@ -89,7 +89,7 @@ def test_a_request_of_http_1_1_has_one_host(served: tuple[Front, Seen]) -> None:
         (OWN, 415),
         # Behind a proxy that names another host.
         ({"Origin": "https://models.example", "Sec-Fetch-Site": "same-origin", **JSON}, 200),
-        (TEXT, 200),  # of no page
+        (TEXT, 200),  # not sent by a page
     ],
 )
 def test_a_page_of_another_origin_is_refused(headers: dict[str, str], status: int, served: tuple[Front, Seen]) -> None:
