@@ -24,7 +24,7 @@ Top = tuple[tuple[int, float], ...]  # ids of most probable tokens and their log
 
 def _maker(name: str, value: Any) -> Any:
     if not callable(value):
-        raise InvalidRequest(name, value, "what makes a Matcher (constraint.py)")
+        raise InvalidRequest(name, value, "what makes a Matcher (matcher.py)")
     return value
 
 
