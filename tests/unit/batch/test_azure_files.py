@@ -133,7 +133,7 @@ def test_set_changes_a_key_and_is_named_in_refusals(folder: Path) -> None:
     changed = with_settings(document, ["settings.retry_settings.timeout=7", "resources.instance_count=1", "tags.a=b"])
     deployment = parse_deployment(changed, folder, folder)
     assert (deployment.settings.timeout, deployment.settings.instance_count) == (7, 1)
-    assert deployment.kept["tags"] == {"team": "texts", "a": "b"}
+    assert deployment.azure_only["tags"] == {"team": "texts", "a": "b"}
     for setting, message in {"settings.x=1": "unknown key", "x": "no form KEY=VALUE", "name.x=1": "mapping"}.items():
         with pytest.raises(UsageError, match=message):
             parse_deployment(with_settings(document, [setting]), folder, folder)

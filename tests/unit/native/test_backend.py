@@ -16,6 +16,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from hfx.exporter.compiled_tokenizer import compile_tokenizer
+from hfx.native import build
 from tests.unit.native.libraries import NATIVE
 
 HERE = Path(__file__).parent
@@ -64,7 +65,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 def compile_stubs(sanitizer: str, folder: Path) -> tuple[Path, Path]:
     if not shutil.which("g++"):
         pytest.skip("no g++, whose sanitizers are libraries of their own")
-    command = ["g++", *FLAGS, f"-I{NATIVE}", *SANITIZERS[sanitizer].split()]
+    (folder / build.HEADER).write_text(build.header())
+    command = ["g++", *FLAGS, f"-I{NATIVE}", f"-I{folder}", *SANITIZERS[sanitizer].split()]
     objects = [folder / f"{source.parent.name}-{source.stem}.o" for source in SOURCES]
 
     def compile_one(source: Path, made: Path) -> None:
