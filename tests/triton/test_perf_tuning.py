@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hfx.perf.results import Result, read_result
-from hfx.perf.tuning.space import current, edits
+from hfx.perf.settings import current, edits
 from hfx.repository import lint, model
 from hfx.repository.edit import change
 from hfx.repository.staging import stagings

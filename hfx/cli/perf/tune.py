@@ -122,7 +122,7 @@ def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, opti
 
 def _verdict(name: str, findings: Findings, apply: bool) -> list[str]:
     """Return the result of the search, and what to do with it, as lines."""
-    from hfx.perf.tuning.space import settings_line
+    from hfx.perf.settings import settings_line
 
     count, top = len(findings.trials), findings.best
     lines = [f"Top of {count} trials: {top.label}, {settings_line(top.settings)}."] if top and count > 1 else []

@@ -19,7 +19,7 @@ from hfx.errors import HfxError, ModelMissing, UsageError
 from hfx.local.models import published_metadata
 from hfx.manifest import Manifest
 from hfx.names import TOKENIZE_SUFFIX
-from hfx.perf import measuring
+from hfx.perf import measuring, settings
 from hfx.perf.compare.candidates import (
     PRECISIONS,
     Candidate,
@@ -32,7 +32,6 @@ from hfx.perf.compare.candidates import (
     served,
 )
 from hfx.perf.loadgen.log import Target
-from hfx.perf.tuning import space
 from hfx.repository.catalog import model
 from hfx.repository.edit import scratch
 from hfx.triton.server import DEVICES
@@ -118,7 +117,7 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
                 raise UsageError(f"--variants names {name} twice.", f"Write all its values at once: {name}=A,B.")
         if not name:
             raise UsageError(f"--variants {part!r} names no setting.", "Write it like instances=1,2.")
-        values.setdefault(name, []).append(space.parse(name, part))
+        values.setdefault(name, []).append(settings.parse(name, part))
     variants = [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
     if not 2 <= len(variants) <= MAX_VARIANTS:
         raise UsageError(f"--variants makes {len(variants)} variants.", f"Give values for 2 to {MAX_VARIANTS}.")
@@ -127,7 +126,7 @@ def parse_variants(texts: Sequence[str]) -> list[dict[str, int]]:
 
 def label_of(variant: Mapping[str, int]) -> str:
     """Return the label of a variant, such as "instances=2, max_queue_delay=500us"."""
-    return ", ".join(f"{name}={value}{'us' * space.named(name).is_time}" for name, value in variant.items())
+    return ", ".join(f"{name}={value}{'us' * settings.named(name).is_time}" for name, value in variant.items())
 
 
 def _variants(spec: CompareSpec, folder: Path) -> list[Candidate]:
@@ -135,7 +134,7 @@ def _variants(spec: CompareSpec, folder: Path) -> list[Candidate]:
     manifest = model(spec.repository, spec.name)
     candidates = []
     for number, variant in enumerate(parse_variants(spec.values)):
-        edits = space.edits(spec.repository, manifest, variant, spec.device)
+        edits = settings.edits(spec.repository, manifest, variant, spec.device)
         label, copy = label_of(variant), folder / f"variant{number}"
         candidates.append(changed(label, spec.repository, spec.name, edits, copy, MADE_BY, spec.device, {**variant}))
     return candidates
@@ -231,15 +230,15 @@ def _export(
 
 def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, Any]:
     """Return the options of the published model that also apply to an export of `precision`."""
-    now = space.current(spec.repository, manifest, spec.device)
+    now = settings.current(spec.repository, manifest, spec.device)
     kept: dict[str, Any] = {name: now[name] for name in ("slots", "max_batch_size") if name in now}
     runtime = manifest.choices.get("cpu_runtime")
     if isinstance(runtime, dict) and spec.device == "cpu":
         requested = runtime.get("requested", "auto")
         kept["cpu_runtime"] = "auto" if requested == "native" and precision != "int8" else requested
-    settings = spec.repository / (spec.name + TOKENIZE_SUFFIX) / "1" / "settings.json"
-    if settings.is_file():
-        kept["max_length"] = json.loads(settings.read_text(encoding="utf-8"))["max_length"]
+    file = spec.repository / (spec.name + TOKENIZE_SUFFIX) / "1" / "settings.json"
+    if file.is_file():
+        kept["max_length"] = json.loads(file.read_text(encoding="utf-8"))["max_length"]
     return kept
 
 

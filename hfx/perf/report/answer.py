@@ -10,7 +10,7 @@ from hfx.perf.report.figures import FIGURES, Figure, error_share, main, millisec
 from hfx.perf.report.tables import by_load, is_busy, name_of, proof, ratio_of
 from hfx.perf.results import PHASES, Result, Run, Step
 from hfx.perf.rounds import Group, groups, steps
-from hfx.perf.tuning.space import settings_line
+from hfx.perf.settings import settings_line
 
 FULL = 0.85  # share of busy cores above which a CPU counts as busy
 

@@ -30,7 +30,7 @@ from hfx.perf.report.figures import (
 )
 from hfx.perf.results import PHASES, Machine, Result, Run, Step
 from hfx.perf.rounds import Group, Spread, groups, ratios, steps
-from hfx.perf.tuning.space import settings_line
+from hfx.perf.settings import settings_line
 
 NUMBER = re.compile(r"[0-9.,]+")
 BUSY = 0.5  # load average per core at the start; above it, the machine had other work

@@ -23,9 +23,10 @@ from hfx.perf.load import Closed, LoadLimits, Plan
 from hfx.perf.measuring import MeasureSpec
 from hfx.perf.report.tables import FINAL
 from hfx.perf.results import Machine, Result, Run, Scalar
+from hfx.perf.settings import edits, settings_line
 from hfx.perf.tuning.proof import ROUNDS, Proof, prove, uninterrupted
 from hfx.perf.tuning.scores import PUBLISHED, p99, rate, score
-from hfx.perf.tuning.space import MODEL, Settings, Space, edits, settings_line, space
+from hfx.perf.tuning.space import MODEL, Settings, Space, space
 from hfx.repository.catalog import model
 from hfx.repository.edit import Edit, change, scratch
 from hfx.strict_json import Json

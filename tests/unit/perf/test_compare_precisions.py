@@ -11,7 +11,7 @@ from hfx.errors import ModelMissing, UsageError
 from hfx.exporter.generation.steps import STEPS
 from hfx.perf.compare.candidates import CompareSpec, Session
 from hfx.perf.compare.kinds import precision_candidates
-from hfx.perf.tuning.space import current
+from hfx.perf.settings import current
 from hfx.repository.catalog import model
 from tests.rigs.checkpoints import generator_checkpoints
 from tests.rigs.checkpoints.published import export_checkpoint

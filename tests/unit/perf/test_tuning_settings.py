@@ -14,7 +14,8 @@ from hfx.errors import UsageError
 from hfx.manifest import Manifest, Precision, hash_folder, write_manifest
 from hfx.names import Task
 from hfx.perf.load import Closed, Open
-from hfx.perf.tuning.space import current, edits, parse, space
+from hfx.perf.settings import current, edits, parse
+from hfx.perf.tuning.space import space
 from hfx.perf.tuning.tune import max_callers
 from hfx.repository.catalog import model
 from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
