@@ -333,8 +333,8 @@ def test_a_load_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
 def test_other_models_answer_while_one_is_loaded(tmp_path: Path) -> None:
     """Triton 2.51 loads a model in a thread of its HTTP server; requests on that thread get no answer meanwhile."""
     repository = write_toy(tmp_path / "repository")
-    write_model(repository, "slow", PYTHON, loading("time.sleep(3)"))
-    with serving(repository, "--idle-unload", "6") as server, ThreadPoolExecutor(8) as pool:
+    write_model(repository, "slow", PYTHON, loading("time.sleep(2)"))
+    with serving(repository, "--idle-unload", "3") as server, ThreadPoolExecutor(8) as pool:
 
         def unloaded() -> bool:
             infer(server.http_url, "toy", "four")  # which stays loaded

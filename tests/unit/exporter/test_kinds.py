@@ -34,6 +34,7 @@ from tests.rigs.checkpoints.sentence_models import (
     write_router,
     write_sparse_encoder,
 )
+from tests.zoo.recipes import BY_NAME, SHARED
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -77,7 +78,7 @@ def test_the_kind_is_recorded_and_derived_for_models_of_before(name: str, tmp_pa
     assert kind_of(replace(metadata, kind=""), manifest.task, unrecorded) is derived
 
 
-@pytest.mark.parametrize("recipe", [each.name for each in zoo.recipes.RECIPES if each.task not in GENERATORS])
+@pytest.mark.parametrize("recipe", [name for name in SHARED if BY_NAME[name].task not in GENERATORS])
 def test_the_kind_of_a_zoo_checkpoint_is_that_of_its_task(recipe: str) -> None:
     plan = plan_of(zoo.checkpoint(recipe))
     assert plan.task.kind is USUAL[plan.task.task]
