@@ -23,7 +23,7 @@ def openai_structure(fields: Mapping[str, Any]) -> Structure:
     structures = {name: structure for name, structure in read.items() if structure}
     if len(structures) > 1:
         names = " and ".join(structures)
-        raise Refusal(400, f"{names} are two forms of an answer. Send one.", param=[*structures][1])
+        raise Refusal(400, f"{names} are two structured outputs. Send one.", param=[*structures][1])
     return next(iter(structures.values()), {})
 
 
@@ -60,7 +60,7 @@ def _structured_outputs(name: str, value: Any) -> Structure:
     given = {kind: each for kind, each in value.items() if each is not None and each is not False}
     unknown = next((kind for kind in given if kind not in VLLM), None)
     if unknown is not None or len(given) != 1:
-        what = "several forms" if unknown is None and given else shown(unknown) if given else "no form"
+        what = "several structured outputs" if unknown is None and given else shown(unknown) if given else "none"
         raise Refusal(400, f"{name} has {what}. Send one of {', '.join(VLLM)}.", param=name)
     ((kind, structure),) = given.items()
     return VLLM[kind](name, structure)

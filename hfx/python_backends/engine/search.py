@@ -26,7 +26,7 @@ def check_best(score: float) -> None:
     if not float("-inf") < score < float("inf"):
         raise StepFailed(
             f"the best score of the next token is {score}: no token is left to choose",
-            "Check that suppress_ids, bad_words_ids, no_repeat_ngram_size and a form leave some; is the model sound?",
+            "Check that suppress_ids, bad_words_ids, no_repeat_ngram_size and structured output leave some tokens",
         )
 
 

@@ -273,14 +273,14 @@ def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
 
 def _make_way_for_structure(given: Mapping[str, Any], values: dict[str, Any]) -> None:
     """Refuse settings that could break structured output. Defaults of the model that could break it are dropped."""
-    asked = [name for name in of_scope(STRUCTURE) if given.get(name)]
-    if not asked:
+    structures = [name for name in of_scope(STRUCTURE) if given.get(name)]
+    if not structures:
         return
-    if len(asked) > 1:
-        raise unusable(asked[1], given[asked[1]], f"{asked[0]} sets the form of the answer, too")
+    if len(structures) > 1:
+        raise unusable(structures[1], given[structures[1]], f"{structures[0]} sets the structure of the answer, too")
     for name, off in BREAKS_STRUCTURES.items():
         if given.get(name, off) != off:
-            raise unusable(name, given[name], f"it could break the form that {asked[0]} sets")
+            raise unusable(name, given[name], f"it could break the structure that {structures[0]} sets")
         values.pop(name, None)
 
 

@@ -78,7 +78,7 @@ def _started(limits: Mapping[str, Any]) -> subprocess.Popen[str]:
 
 
 def _busy() -> QueueFull:
-    return QueueFull(f"a form was not compiled within {LONGEST:g} s", "Try again later")
+    return QueueFull(f"a structured output was not compiled within {LONGEST:g} s", "Try again later")
 
 
 def python() -> str:

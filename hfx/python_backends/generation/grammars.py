@@ -370,7 +370,7 @@ def _check_installed(name: str, value: Any) -> None:
 
 def _refused(structure: Structure, reason: str) -> InvalidRequest:
     name, value = structure
-    return InvalidRequest(name, value, f"a form that {PACKAGE} can compile ({_short(reason)})")
+    return InvalidRequest(name, value, f"a structured output that {PACKAGE} can compile ({_short(reason)})")
 
 
 def _again(refusal: InvalidRequest) -> InvalidRequest:
