@@ -168,7 +168,10 @@ class Front:
 
         If the first front ends before it answers, no other front is started.
         """
-        fault = self._run_once()
+        try:
+            fault = self._run_once()
+        except OSError as error:  # no process, memory or descriptor is left
+            fault = f"did not start: {error.strerror}"
         if not self._started.is_set() and not self._stopping.is_set():
             self._failure = fault
             self._stopping.set()

@@ -101,6 +101,22 @@ def test_a_killed_front_is_replaced_and_connections_meanwhile_are_answered(trito
     assert said == ["the HTTP front died (killed by signal 9); starting another one."] * 2
 
 
+def test_a_front_is_started_again_after_a_start_that_failed(
+    triton: tuple[int, Seen], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    with fronted(triton[0], report=said.append) as front:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(tmp_path / "missing"))
+            os.kill(front.pid, signal.SIGKILL)
+            wait_until(lambda: len(said) >= 2)
+        assert ask(front, SMALL)[0] == 200
+    assert said[:2] == [
+        "the HTTP front died (killed by signal 9); starting another one.",
+        "the HTTP front did not start: No such file or directory; starting another one.",
+    ]
+
+
 @pytest.mark.slow
 def test_a_front_that_hangs_is_replaced(triton: tuple[int, Seen], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_module, "SILENCE_SECONDS", 3.0)
