@@ -28,7 +28,7 @@ RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(mai
 Fail = Callable[[BaseException], None]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 LONG = "a" * 5000
-NOBODY = ["infer", "name", "text", "--url", "127.0.0.1:1"]
+CALL = ["infer", "name", "text", "--url", "127.0.0.1:1"]
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_value_of_the_wrong_kind_is_named(words: str, message: str, hfx: Run) 
     assert hfx("infer", "name", "text", *words.split()).stderr.splitlines()[0] == f"Error: {message}"
 
 
-@pytest.mark.parametrize("words", [["--json", *NOBODY], [*NOBODY, "--json"]])
+@pytest.mark.parametrize("words", [["--json", *CALL], [*CALL, "--json"]])
 def test_json_may_stand_before_and_after_the_command(words: list[str], hfx: Run) -> None:
     done = hfx(*words)
     error = json.loads(done.stdout)["error"]
@@ -107,7 +107,7 @@ def test_json_may_stand_before_and_after_the_command(words: list[str], hfx: Run)
     [
         (["infer"], 2),
         (["infer", b"\xff", "text"], 2),
-        ([*NOBODY, b"\xff"], 5),  # the task is requested from the server first
+        ([*CALL, b"\xff"], 5),  # the task is requested from the server first
     ],
 )
 def test_json_is_printed_for_usage_errors_and_damaged_arguments_too(words: list[str | bytes], code: int) -> None:
@@ -117,13 +117,13 @@ def test_json_is_printed_for_usage_errors_and_damaged_arguments_too(words: list[
 
 @pytest.mark.parametrize(("given", "code"), [("", 2), ("A fine film.", 5)])
 def test_a_pipe_is_read_without_a_dash(given: str, code: int) -> None:
-    done = subprocess.run([*RUN, *NOBODY[:2], *NOBODY[3:]], input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run([*RUN, *CALL[:2], *CALL[3:]], input=given, capture_output=True, text=True, check=False)
     assert done.returncode == code  # 5: there is a text, and no server
     assert ("There is no text." in done.stderr) == (not given)
 
 
 def test_a_traceback_is_shown_only_on_demand(hfx: Run) -> None:
-    shown = ["Traceback" in hfx(*words).stderr for words in (NOBODY, ["--debug", *NOBODY], [*NOBODY, "--debug"])]
+    shown = ["Traceback" in hfx(*words).stderr for words in (CALL, ["--debug", *CALL], [*CALL, "--debug"])]
     assert shown == [False, True, True]
 
 
