@@ -14,13 +14,17 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, RequestRefused, UsageError
+from hfx.exporter.encoder.pooling import Layer, Pooling
+from hfx.exporter.encoder.sentence_transformers import read_pooling
+from hfx.exporter.encoder.static_embeddings import load_table
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import make_plan
-from hfx.exporter.source import open_checkpoint, open_config
+from hfx.exporter.source import Checkpoint, open_checkpoint, open_config
 from hfx.local.encoder import LocalModel
 from tests.attacks.damage import edit_json
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.checkpoints.sentence_models import TEXTS, dense, furthest, layer_norm, normalize, static_embedding
+from tests.rigs.machine.tiers import full
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -57,7 +61,8 @@ def close(found: list[Any], expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# Tables without layers and with a normalization are exported below, too.
+@pytest.mark.parametrize("name", [full(name) if name in ("plain", "normalized") else name for name in RECIPES])
 def test_static_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
     layers, settings = RECIPES[name]
     reference = static_embedding(tmp_path / "model", *layers, **settings)
@@ -172,14 +177,38 @@ LAYOUTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_other_file_layouts_answer_as_encode(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "model"
+def vectors_of_words(checkpoint: Checkpoint) -> Any:
+    """Return the vector of each word of the vocabulary."""
+    words = torch.arange(checkpoint.config["vocab_size"])[None]
+    with torch.no_grad():
+        return load_table(checkpoint)(words, torch.ones_like(words)).last_hidden_state[0].numpy()
+
+
+def written_as(folder: Path, name: str) -> Any:
+    """Save a model in one of LAYOUTS; return it as the library reads it."""
     reference = static_embedding(folder, normalize)
     tokens = len(reference[0].tokenizer.get_vocab())
     keywords = getattr(LAYOUTS[name], "keywords", {})
     LAYOUTS[name](folder, **{key: each[:tokens] for key, each in keywords.items() if len(each) == 100})
-    reference = SentenceTransformer(str(folder), device="cpu")
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_tables_of_every_layout_are_read_as_by_the_library(tmp_path: Path, name: str) -> None:
+    reference, checkpoint = written_as(tmp_path / "model", name), open_checkpoint(str(tmp_path / "model"))
+    words = torch.arange(reference[0].tokenizer.get_vocab_size())
+    with torch.no_grad():
+        expected = reference[0]({"input_ids": words, "offsets": words})["sentence_embedding"].numpy()
+    np.testing.assert_allclose(vectors_of_words(checkpoint), expected, rtol=1e-6)
+    assert read_pooling(checkpoint.folder) == Pooling(("mean",), (Layer("Normalize"),))
+
+
+@pytest.mark.parametrize(
+    "name", [full(name) if name in ("model2vec", "weights", "mapping") else name for name in LAYOUTS]
+)
+def test_other_file_layouts_answer_as_encode(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "model"
+    reference = written_as(folder, name)
     model = exported(tmp_path)
     found = answers(model)
     close(found, encoded(reference.encode))
@@ -195,8 +224,9 @@ def test_tables_of_other_floats_are_read(tmp_path: Path, dtype: torch.dtype) -> 
     reference = static_embedding(tmp_path / "model", normalize)
     table = reference[0].embedding.weight.detach().to(dtype)
     save_file({"embedding.weight": table}, tmp_path / "model/model.safetensors")
-    reference[0].embedding.weight.data = table.float()
-    close(answers(exported(tmp_path)), encoded(reference.encode))
+    found = vectors_of_words(open_checkpoint(str(tmp_path / "model")))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, table.float().numpy())
 
 
 def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path) -> None:
