@@ -32,6 +32,7 @@ from tests.rigs.checkpoints.sentence_models import (
     write_embedder,
     write_router,
 )
+from tests.rigs.machine.tiers import full
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -64,7 +65,8 @@ def exported(folder: Path, **options: Any) -> LocalModel:
     return LocalModel.open(folder / "repository", "model")
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# Other poolings of documents are those of any sparse encoder (test_sparse_encoders.py).
+@pytest.mark.parametrize("name", [full(name) if name in ("max", "twice") else name for name in RECIPES])
 def test_queries_and_documents_have_the_vectors_of_the_library(tmp_path: Path, name: str) -> None:
     reference = write_router(tmp_path, RECIPES[name])
     model = exported(tmp_path)
@@ -87,7 +89,7 @@ def test_queries_and_documents_have_the_vectors_of_the_library(tmp_path: Path, n
         assert np.array_equal(answers(model, prompt="a film in PARIS. ", **QUERY), encoded(prompt))
 
 
-@pytest.mark.parametrize("runtime", ["native", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, runtime: str) -> None:
     reference = write_router(tmp_path, RECIPES["max"])
     model = exported(tmp_path, precision="int8", cpu_runtime=runtime, max_drop=0.5)
@@ -206,9 +208,16 @@ UNSUPPORTED: dict[str, tuple[Callable[[Path], None], type[SourceError]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("router")
+    write_router(folder, RECIPES["max"])
+    return folder / "model"
+
+
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_other_routers_are_refused(tmp_path: Path, name: str) -> None:
-    write_router(tmp_path, RECIPES["max"])
+def test_other_routers_are_refused(router: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(router, tmp_path / "model")
     damage, kind = UNSUPPORTED[name]
     damage(tmp_path / "model")
     with pytest.raises(SourceError) as caught:
@@ -219,8 +228,8 @@ def test_other_routers_are_refused(tmp_path: Path, name: str) -> None:
         assert "query: Transformer; document: Transformer, SpladePooling" in caught.value.message
 
 
-def test_vectors_of_tokens_are_refused(tmp_path: Path) -> None:
-    write_router(tmp_path, RECIPES["max"])
+def test_vectors_of_tokens_are_refused(router: Path, tmp_path: Path) -> None:
+    shutil.copytree(router, tmp_path / "model")
     with pytest.raises(UsageError, match="sparse vectors"):
         exported(tmp_path, token_vectors=True)
 
@@ -240,8 +249,8 @@ def moved(folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-@pytest.mark.parametrize("beside", ["", '{"__version__": "1.0.0"}', '{"model_type": "roberta", "vocab_size": 5}'])
-def test_a_transformer_in_a_folder_of_its_own_is_the_one_that_is_read(tmp_path: Path, beside: str) -> None:
+def test_a_transformer_in_a_folder_of_its_own_is_the_one_that_is_read(tmp_path: Path) -> None:
+    """A config.json beside it says nothing about it."""
     recipe = Recipe(
         (pooling("mean", "max"), dense(2 * HIDDEN, 24), normalize),
         PROMPTS,
@@ -250,8 +259,10 @@ def test_a_transformer_in_a_folder_of_its_own_is_the_one_that_is_read(tmp_path: 
     )
     write_embedder(tmp_path, recipe)
     moved(tmp_path / "model")
-    if beside:
+    alone = open_checkpoint(str(tmp_path / "model"))
+    for beside in ('{"__version__": "1.0.0"}', '{"model_type": "roberta", "vocab_size": 5}'):
         (tmp_path / "model/config.json").write_text(beside)
+        assert open_checkpoint(str(tmp_path / "model")) == alone
     reference = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     model = exported(tmp_path)
     for chosen in ({}, QUERY):
