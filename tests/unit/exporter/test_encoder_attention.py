@@ -158,7 +158,7 @@ def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(thread
 
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
-@pytest.mark.parametrize("model_type", sorted(set(tiny_encoders.CONFIGS) - TRACED))
+@pytest.mark.parametrize("model_type", WITH_OPERATORS)
 def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) -> None:
     """The texts include one whose mask has a hole and one without any unmasked token."""
     _, quantized = embedder(model_type)
