@@ -60,7 +60,7 @@ WAYS = [
 # Each family once, the precisions in turn; all of them in make test-full.
 COMMON = {
     ("stories-gpt2", "int8", "native"), ("summaries-bart", "fp32", "onnxruntime"),
-    ("summaries-t5", "int4", "onnxruntime"), ("summaries-bart", "int8", "native"),
+    ("summaries-t5", "int4", "onnxruntime"),
 }  # fmt: skip
 
 
