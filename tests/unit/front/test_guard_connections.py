@@ -19,6 +19,7 @@ from tests.rigs.servers.front_rig import (
     GENERATE,
     INFER,
     SECONDS,
+    Seen,
     ask,
     connect,
     fronted,
@@ -33,9 +34,16 @@ BODY = 1 << 20
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Front]:
-    hasty = Limits(body=BODY, head_seconds=1, pause_seconds=2, body_seconds=4, idle_seconds=1)
+    hasty = Limits(body=BODY, head_seconds=1, pause_seconds=1, body_seconds=3, idle_seconds=1)
     with upstream() as (port, _), fronted(port, hasty) as front:
         yield front
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Iterator[tuple[Front, Seen]]:
+    """A front with a bound for bodies, and what its server has seen."""
+    with upstream() as (port, seen), fronted(port, Limits(body=BODY)) as front:
+        yield front, seen
 
 
 @pytest.mark.slow
@@ -153,22 +161,23 @@ def test_requests_and_connections_have_a_limit() -> None:
     ],
 )  # fmt: skip
 def test_a_refusal_is_read_by_clients_that_send_their_whole_body_first(
-    path: str, headers: dict[str, str], status: int
+    path: str, headers: dict[str, str], status: int, bounded: tuple[Front, Seen]
 ) -> None:
-    body = b"x" * (8 << 20)
-    with upstream() as (port, seen), fronted(port, Limits(body=1 << 20)) as front:
-        for _ in range(5):
-            request = urllib.request.Request(front.url + path, body, headers)
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(request, timeout=SECONDS)
-            assert refused.value.code == status
-            assert json.loads(refused.value.read())["error"]
-        assert seen.requests == []
-        assert ask(front, post(b"{}"))[0] == 200
+    front, seen = bounded
+    body = b"x" * (8 * BODY)
+    before = len(seen.requests)
+    for _ in range(5):
+        request = urllib.request.Request(front.url + path, body, headers)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=SECONDS)
+        assert refused.value.code == status
+        assert json.loads(refused.value.read())["error"]
+    assert len(seen.requests) == before
+    assert ask(front, post(b"{}"))[0] == 200
 
 
-def test_a_body_without_end_is_read_up_to_a_bound_behind_a_refusal() -> None:
-    with upstream() as (port, _), fronted(port, Limits(body=1 << 20)) as front, connect(front) as connection:
+def test_a_body_without_end_is_read_up_to_a_bound_behind_a_refusal(bounded: tuple[Front, Seen]) -> None:
+    with connect(bounded[0]) as connection:
         head = b"POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n"
         connection.sendall(head)
         assert read_answer(connection)[0] == 404

@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,46 @@ def triton() -> Iterator[tuple[int, Seen]]:
         yield running
 
 
+@dataclass
+class Answering:
+    """A server that answers each request with the bytes `answer`, and closes the connection."""
+
+    port: int
+    answer: bytes = b""
+
+
+def answer_all(listener: socket.socket, server: Answering) -> None:
+    with suppress(OSError):  # the listener is closed
+        while True:
+            with listener.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(server.answer)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Front, Seen]]:
+    """A front with default settings, and what its server has seen."""
+    with upstream() as (port, seen), fronted(port) as front:
+        yield front, seen
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Front]:
+    """A front of a server that does not run."""
+    with fronted(free_port()) as front:
+        yield front
+
+
+@pytest.fixture(scope="module")
+def answering() -> Iterator[tuple[Front, Answering]]:
+    """A front, and its server."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Answering(listener.getsockname()[1])
+        threading.Thread(target=answer_all, args=(listener, server), daemon=True).start()
+        with fronted(server.port) as front:
+            yield front, server
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -59,8 +100,8 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02])
-def test_a_client_that_reads_slowly_gets_the_whole_answer(pause: float, triton: tuple[int, Seen]) -> None:
-    with fronted(triton[0]) as front, connect(front) as connection:
+def test_a_client_that_reads_slowly_gets_the_whole_answer(pause: float, shared: tuple[Front, Seen]) -> None:
+    with connect(shared[0]) as connection:
         connection.sendall(post(b"large"))
         answer = http.client.HTTPResponse(connection, method="POST")
         answer.begin()
@@ -173,11 +214,11 @@ def test_a_request_that_outlasts_the_drain_is_reported_as_lost(triton: tuple[int
             read_answer(busy)
 
 
-def test_a_front_that_cannot_start_says_so(triton: tuple[int, Seen], tmp_path: Path) -> None:
-    with pytest.raises(ServerError, match="front died"), fronted(triton[0], key_file=str(tmp_path / "missing")):
+def test_a_front_that_cannot_start_says_so(alone: Front, tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="front died"), fronted(free_port(), key_file=str(tmp_path / "missing")):
         pass
-    with fronted(triton[0]) as front, pytest.raises(ServerError, match="--http-port"):
-        Front("127.0.0.1", int(front.url.rpartition(":")[2]), Settings())
+    with pytest.raises(ServerError, match="--http-port"):
+        Front("127.0.0.1", int(alone.url.rpartition(":")[2]), Settings())
 
 
 # Triton's side
@@ -199,9 +240,9 @@ def test_connections_to_triton_are_kept_except_those_of_streams(triton: tuple[in
 
 
 @pytest.mark.parametrize("size", [2, 70_000, 150_000, 250_000, 1_000_000])  # in one piece, or in several
-def test_a_client_that_leaves_takes_its_request_from_triton(size: int, triton: tuple[int, Seen]) -> None:
-    port, seen = triton
-    with fronted(port) as front, connect(front) as connection:
+def test_a_client_that_leaves_takes_its_request_from_triton(size: int, shared: tuple[Front, Seen]) -> None:
+    front, seen = shared
+    with connect(front) as connection:
         connection.sendall(post(b"{}".ljust(size), STREAM))
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
         connection.close()
@@ -210,15 +251,13 @@ def test_a_client_that_leaves_takes_its_request_from_triton(size: int, triton: t
 
 @pytest.mark.parametrize("path", ["infer", "generate"])
 def test_a_server_that_breaks_before_its_answer_is_a_502_and_none_at_all_a_503(
-    triton: tuple[int, Seen], path: str
+    shared: tuple[Front, Seen], alone: Front, path: str
 ) -> None:
-    with fronted(triton[0]) as front:
-        status, headers, _ = ask(front, post(b'{"id": "break", "inputs": []}', f"/v2/models/toy/{path}"))
-        assert (status, headers["retry-after"]) == (502, "1")
-        assert ask(front, SMALL)[0] == 200
-    with fronted(free_port()) as front:
-        status, headers, _ = ask(front, SMALL)
-        assert (status, headers["retry-after"]) == (503, "1")
+    status, headers, _ = ask(shared[0], post(b'{"id": "break", "inputs": []}', f"/v2/models/toy/{path}"))
+    assert (status, headers["retry-after"]) == (502, "1")
+    assert ask(shared[0], SMALL)[0] == 200
+    status, headers, _ = ask(alone, SMALL)
+    assert (status, headers["retry-after"]) == (503, "1")
 
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -231,48 +270,32 @@ def reason(front: Front) -> str:
     return str(json.loads(body)["error"])
 
 
-def test_health_is_a_503_with_a_reason_while_triton_is_not_ready(triton: tuple[int, Seen]) -> None:
-    port, seen = triton
-    with fronted(port) as front:
-        assert ask(front, HEALTH)[0] == 200
-        seen.refused.add("/v2/health/ready")  # Triton 26.01 and later, when a process of a model has died
-        assert reason(front) == "Triton says that not all of its models are ready."
-        seen.refused.clear()
-        assert ask(front, HEALTH)[0] == 200
-    with fronted(free_port()) as front:
-        assert "it is being started again" in reason(front)
-
-    def hang_up(listener: socket.socket) -> None:
-        with listener.accept()[0] as connection:
-            connection.recv(1 << 16)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, fronted(listener.getsockname()[1]) as front:
-        threading.Thread(target=hang_up, args=(listener,), daemon=True).start()
-        assert reason(front) == "Triton ended before it answered; it is being started again."
+def test_health_is_a_503_with_a_reason_while_triton_is_not_ready(
+    shared: tuple[Front, Seen], alone: Front, answering: tuple[Front, Answering]
+) -> None:
+    front, seen = shared
+    assert ask(front, HEALTH)[0] == 200
+    seen.refused.add("/v2/health/ready")  # Triton 26.01 and later, when a process of a model has died
+    assert reason(front) == "Triton says that not all of its models are ready."
+    seen.refused.clear()
+    assert ask(front, HEALTH)[0] == 200
+    assert "it is being started again" in reason(alone)
+    answering[1].answer = b""
+    assert reason(answering[0]) == "Triton ended before it answered; it is being started again."
 
 
-def test_an_overloaded_model_is_a_503_that_says_when_to_try_again() -> None:
-    def serve(listener: socket.socket) -> None:
-        with listener.accept()[0] as connection:
-            connection.recv(1 << 16)
-            connection.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\n{}")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, fronted(listener.getsockname()[1]) as front:
-        threading.Thread(target=serve, args=(listener,), daemon=True).start()
-        status, headers, body = ask(front, SMALL)
+def test_an_overloaded_model_is_a_503_that_says_when_to_try_again(answering: tuple[Front, Answering]) -> None:
+    front, server = answering
+    server.answer = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    status, headers, body = ask(front, SMALL)
     assert (status, headers["retry-after"], body) == (503, "1", b"{}")
 
 
-def test_an_answer_that_breaks_has_no_end_for_the_client_either(triton: tuple[int, Seen]) -> None:
-    def serve(listener: socket.socket) -> None:
-        with listener.accept()[0] as connection:
-            connection.recv(1 << 16)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, fronted(listener.getsockname()[1]) as front:
-        threading.Thread(target=serve, args=(listener,), daemon=True).start()
-        with pytest.raises(http.client.IncompleteRead):
-            ask(front, post(b"{}", STREAM))
+def test_an_answer_that_breaks_has_no_end_for_the_client_either(answering: tuple[Front, Answering]) -> None:
+    front, server = answering
+    server.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    with pytest.raises(http.client.IncompleteRead):
+        ask(front, post(b"{}", STREAM))
 
 
 # Keys, certificates, log
