@@ -164,12 +164,22 @@ def test_a_replaced_file_counts_without_a_lost_request(triton: tuple[int, Seen],
 
 
 @pytest.mark.parametrize("content", ["", "# none\n", f"a:{SECOND}\nb:sho", "\xff\0"])
-def test_a_file_that_cannot_be_used_changes_nothing(
-    content: str, triton: tuple[int, Seen], file: Path, tmp_path: Path
+def test_a_file_that_cannot_be_used_changes_nothing(content: str, file: Path) -> None:
+    file.write_text(f"a:{FIRST}\n")
+    keys = ApiKeys(str(file))
+    file.write_text(content, "latin-1")
+    assert [keys.reload()[:30] for _ in range(3)] == ["", "The API keys stay as they were", ""]
+    assert keys.check(header(FIRST)).label == "a"
+    with pytest.raises(Refusal):
+        keys.check(header(SECOND))
+
+
+def test_a_front_says_that_a_file_cannot_be_used_and_goes_on(
+    triton: tuple[int, Seen], file: Path, tmp_path: Path
 ) -> None:
     file.write_text(f"a:{FIRST}\n")
     with stderr_file(tmp_path / "log") as log, fronted(triton[0], key_file=str(file)) as front:
-        file.write_text(content, "latin-1")
+        file.write_text(f"a:{SECOND}\nb:sho")
         wait_until(lambda: "The API keys stay as they were" in log.read_text())
         assert (status(front, FIRST), status(front, SECOND)) == (200, 401)
         file.unlink()
