@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,13 +19,14 @@ import numpy as np
 import pytest
 import tritonclient.http as triton_http
 
+from hfx.cli import main
 from hfx.client import Client, Tls
 from hfx.errors import FetchFailed, ServerError
 from hfx.perf.tools.perf_analyzer import fetch
 from hfx.triton import process
 from tests.rigs.clients.certificates import make_certificate
 from tests.rigs.machine.waiting import wait_until
-from tests.rigs.servers.serve_process import HFX, ServeProcess, infer, left_behind, serving
+from tests.rigs.servers.serve_process import ServeProcess, infer, left_behind, serving
 from tests.rigs.servers.toy_models import write_ticks, write_toy
 
 pytestmark = pytest.mark.triton
@@ -81,7 +83,9 @@ def test_malformed_json_is_a_400(served: ServeProcess, path: str, body: bytes) -
 
 def test_gzip_bombs_and_large_form_bodies_are_refused_in_little_memory(served: ServeProcess) -> None:
     server = served.server
-    bomb = gzip.compress(bytes(1 << 30), 1)
+    compressor = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+    block = compressor.compress(bytes(1 << 24)) + compressor.flush(zlib.Z_FULL_FLUSH)
+    bomb = gzip.compress(b"")[:10] + 64 * block  # 1 GiB; the refusal comes before its end is missed
     for _ in range(3):
         assert post(served, bomb, headers={"Content-Encoding": "gzip"})[0] == 413
     form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -244,16 +248,21 @@ def test_https_with_keys_and_client_certificates_also_for_grpc(repository: Path,
     ],
 )
 def test_unprotected_or_unusable_options_are_refused_at_the_start(
-    repository: Path, tmp_path: Path, options: list[str], words: str
+    repository: Path,
+    tmp_path: Path,
+    options: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     certificate, key = make_certificate(tmp_path, "server")
     (tmp_path / "keys").write_text("# of the laptop\n\nshort-key\n")
     (tmp_path / "empty").touch()
     files = {"CERT": certificate, "KEY": key, "SHORT": str(tmp_path / "keys"), "EMPTY": str(tmp_path / "empty")}
     given = [files.get(option, option) for option in options]
-    done = subprocess.run([*HFX, "serve", str(repository), *given], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert words in done.stderr
+    monkeypatch.delattr(process, "spawn")  # Triton is not started
+    assert main(["serve", str(repository), *given]) == 2
+    assert words in capsys.readouterr().err
 
 
 def health(served: ServeProcess, seconds: float = 2) -> int:
