@@ -94,13 +94,14 @@ def test_an_input_that_is_not_a_regular_file_is_refused(batch: CommandLine, tmp_
         assert not (tmp_path / "job" / "job.json").exists()
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["parts/000000.csv", "parts/.000000.csv.sha256", "plan.jsonl", "job.json"])
 def test_a_pipe_in_a_job_is_refused(name: str, batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
     classifier.run(tmp_path / "job", [texts(tmp_path / "a.csv", 4)], size=2)
     (tmp_path / "job" / name).unlink()
     (tmp_path / "job" / "predictions.csv").unlink()
     os.mkfifo(tmp_path / "job" / name)
-    code, text = ended(batch, "resume", tmp_path / "job")
+    code, text = batch("resume", tmp_path / "job")
     said = (
         "is not the folder of a batch job"
         if name == "job.json"
@@ -109,26 +110,18 @@ def test_a_pipe_in_a_job_is_refused(name: str, batch: CommandLine, classifier: O
     assert (code, said in text) == (2, True), text
 
 
-@pytest.mark.parametrize("name", ["log.jsonl", "lock"])
-def test_a_pipe_in_place_of_the_log_or_lock_blocks_no_command(
-    name: str, batch: CommandLine, classifier: Opened, tmp_path: Path
+@pytest.mark.timeout(60)
+def test_pipes_in_place_of_the_log_and_lock_block_no_command(
+    batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
     job, planned = classifier.plan(tmp_path / "job", [texts(tmp_path / "a.csv", 4)], size=2)
     classifier.score(tmp_path / "job", job, planned[:1])
-    os.mkfifo(tmp_path / "job" / name)
+    for name in ("log.jsonl", "lock"):
+        (tmp_path / "job" / name).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / "job" / name)
     for words, said in ((("show",), "Paused"), (("logs",), ""), (("resume",), "4 rows, 0 errors")):
-        code, text = ended(batch, *words, tmp_path / "job")
+        code, text = batch(*words, tmp_path / "job")
         assert (code, said in text) == (0, True), text
-
-
-def ended(batch: CommandLine, *words: str | Path) -> tuple[int, str]:
-    """Return the exit code and output of a command, which must not hang."""
-    with batch.start(*words) as running:
-        try:
-            text, _ = running.communicate(timeout=60)
-        finally:
-            running.kill()
-    return running.returncode, text
 
 
 def test_links_in_a_job_folder_are_neither_read_nor_written_through(
