@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hfx.cli import main
 from hfx.deploy.deployment import open_deployment
 from hfx.deploy.kubernetes import KEYS_FOLDER, TLS_FOLDER, Cluster, write
 from hfx.deploy.options import Scale
@@ -33,7 +34,7 @@ from tests.rigs.clients.certificates import make_certificate
 from tests.rigs.clients.generation_requests import TIMEOUT, Ask
 from tests.rigs.servers.generation_server import DOORS, RECITAL
 from tests.rigs.servers.local_triton import install
-from tests.rigs.servers.serve_process import HFX, ServeProcess, infer, serving
+from tests.rigs.servers.serve_process import ServeProcess, infer, serving
 
 pytestmark = pytest.mark.triton
 
@@ -123,7 +124,9 @@ def server_options(arguments: list[str]) -> list[str]:
     return options
 
 
-def test_the_probes_metrics_and_verification_job_of_a_pod_succeed(pod: Pod, repository: Path) -> None:
+def test_the_probes_metrics_and_verification_job_of_a_pod_succeed(
+    pod: Pod, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for probe in ("startupProbe", "readinessProbe"):
         path = pod.container[probe]["httpGet"]["path"]
         with urllib.request.urlopen(pod.scrapes_url + path, timeout=TIMEOUT) as answer:
@@ -140,8 +143,8 @@ def test_the_probes_metrics_and_verification_job_of_a_pod_succeed(pod: Pod, repo
     [container] = pod.job["spec"]["template"]["spec"]["containers"]
     command = " ".join(container["args"]).replace("/models", str(repository))
     command = command.replace(f"http://{RECITAL}:8000", pod.http_url)
-    done = subprocess.run([*HFX, *command.split()[1:]], capture_output=True, text=True, timeout=TIMEOUT)
-    assert done.returncode == 0 and all(f"{name}: " in done.stdout for name in (ENCODER, RECITAL)), done
+    code, said = main(command.split()[1:]), capsys.readouterr()
+    assert code == 0 and all(f"{name}: " in said.out for name in (ENCODER, RECITAL)), said
 
 
 def check_liveness(pod: Pod) -> None:
@@ -155,7 +158,7 @@ def check_liveness(pod: Pod) -> None:
 
 
 def test_a_pod_with_keys_and_tls_is_probed_scraped_and_verified(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Folders of this test stand for the Secrets, with the entries that the manifests use."""
     machine = install(tmp_path / "opt")
@@ -187,11 +190,11 @@ def test_a_pod_with_keys_and_tls_is_probed_scraped_and_verified(
         [container] = pod.job["spec"]["template"]["spec"]["containers"]
         command = placed(" ".join(container["args"]), {**folders, "/models": str(repository)})
         command = command.replace(f"https://{RECITAL}:8000", pod.http_url)
-        done = subprocess.run([*HFX, *command.split()[1:]], capture_output=True, text=True, timeout=TIMEOUT)
-        assert done.returncode == 0 and all(f"{name}: " in done.stdout for name in (ENCODER, RECITAL)), done
+        code, said = main(command.split()[1:]), capsys.readouterr()
+        assert code == 0 and all(f"{name}: " in said.out for name in (ENCODER, RECITAL)), said
         (keys / "token").write_text("no-key-of-the-tests")
-        done = subprocess.run([*HFX, *command.split()[1:]], capture_output=True, text=True, timeout=TIMEOUT)
-        assert done.returncode != 0 and "API key" in done.stderr, done
+        code, said = main(command.split()[1:]), capsys.readouterr()
+        assert code != 0 and "API key" in said.err, said
 
 
 def placed(text: str, folders: dict[str, str]) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from hfx.cli import main
 from hfx.triton import process
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.local_triton import install
-from tests.rigs.servers.serve_process import FREE_PORTS, HFX, infer, left_behind, post, serving
+from tests.rigs.servers.serve_process import FREE_PORTS, infer, left_behind, post, serving
 from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
@@ -31,7 +31,7 @@ def on_path(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> Non
 
 
 def test_the_tritonserver_on_path_is_healed_reloaded_and_drained(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_path(monkeypatch, install(tmp_path / "opt"))
     monkeypatch.setenv("NVIDIA_TRITON_SERVER_VERSION", "24.10")
@@ -46,10 +46,10 @@ def test_the_tritonserver_on_path_is_healed_reloaded_and_drained(
         assert infer(served.http_url, "toy", "four") == "4 characters"
         assert served.server == server
         before = served.stub("other_tokenize")
-        done = subprocess.run([*HFX, "reload", "other", "--repository", repository], capture_output=True, text=True)
-        assert done.returncode == 0 and "other: reloaded" in done.stdout, done.stderr
-        done = subprocess.run([*HFX, "reload", "nope", "--repository", repository], capture_output=True, text=True)
-        assert done.returncode == 5 and "nope: failed: " in done.stdout and "has no model 'nope'" in done.stdout
+        code, (said, _) = main(["reload", "other", "--repository", str(repository)]), capsys.readouterr()
+        assert code == 0 and "other: reloaded" in said
+        code, (said, _) = main(["reload", "nope", "--repository", str(repository)]), capsys.readouterr()
+        assert code == 5 and "nope: failed: " in said and "has no model 'nope'" in said
         wait_until(lambda: process.stubs(server).get("other_tokenize_0_0", [before]) != [before])
         os.kill(server, signal.SIGKILL)
         served.wait_for_words("tritonserver died (killed by signal 9); serving again after")
@@ -81,17 +81,17 @@ def test_a_triton_without_sockets_serves_at_a_port_without_model_control(
 
 
 def test_the_error_for_a_missing_tritonserver_says_where_hfx_searched(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [*HFX, "serve", repository, *FREE_PORTS, *LOCAL]
+    command = ["serve", str(repository), *FREE_PORTS, *LOCAL]
     installed = install(tmp_path / "opt")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 5
-    assert f"There is no tritonserver on PATH ({tmp_path / 'nothing'})" in done.stderr
-    assert "--with embedded" in done.stderr
+    assert main(command) == 5
+    said = capsys.readouterr().err
+    assert f"There is no tritonserver on PATH ({tmp_path / 'nothing'})" in said
+    assert "--with embedded" in said
     on_path(monkeypatch, installed)
     monkeypatch.setenv("HFX_TRITON_BACKENDS", str(tmp_path / "none"))
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 5
-    assert str(tmp_path / "none") in done.stderr and "HFX_TRITON_BACKENDS" in done.stderr
+    assert main(command) == 5
+    said = capsys.readouterr().err
+    assert str(tmp_path / "none") in said and "HFX_TRITON_BACKENDS" in said
