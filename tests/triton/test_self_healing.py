@@ -6,8 +6,10 @@ import http.client
 import os
 import signal
 import socket
+import tempfile
 import threading
 import urllib.request
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,11 +18,12 @@ from grpc import RpcError
 from tritonclient.grpc import InferenceServerClient, service_pb2
 
 from hfx.errors import ServerError
-from hfx.triton import EmbeddedServer, process, recovery, supervisor
+from hfx.triton import process, recovery, supervisor
 from hfx.triton.liveness import call
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
+from tests.rigs.servers.short_servers import started
 from tests.rigs.servers.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
@@ -32,6 +35,17 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     export_zoo("stories-gpt2", folder, "stories", "int8", "onnxruntime", slots=8)
     return write_ticks(write_toy(folder))
+
+
+@pytest.fixture(scope="module")
+def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    """A server whose processes are killed and stopped, and which ends without anything left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
+        patch.setattr(tempfile, "tempdir", None)
+        with serving(repository) as running:
+            yield running
+            stop(running)
 
 
 @pytest.fixture
@@ -62,28 +76,27 @@ def stop(served: ServeProcess) -> None:
     assert left_behind() == []
 
 
-def test_each_killed_process_is_replaced_and_its_open_stream_broken(repository: Path) -> None:
-    with serving(repository) as served:
-        with urllib.request.urlopen(
-            f"{served.http_url}/v2/models/ticks/generate_stream", b'{"text_input": "100000"}', timeout=60
-        ) as stream:
-            assert stream.readline().startswith(b"data: ")
-            os.kill(served.stub("ticks"), signal.SIGKILL)
-            with pytest.raises((ConnectionError, http.client.HTTPException)):
-                stream.read()
-        served.wait_for_words("the Python process of ticks died (killed by signal 9); serving again after")
-        for model in ("toy_tokenize", "stories_stream", ""):
-            before = served.server
-            os.kill(served.stub(model) if model else before, signal.SIGKILL)
-            died = f"the Python process of {model} died" if model else "tritonserver died"
-            served.wait_for_words(f"{died} (killed by signal 9); serving again after")
-            wait_until(lambda: answers(served.http_url))
-            if model == "toy_tokenize":
-                assert served.server == before
-            if not model:
-                assert running_in(before) == []
-        assert served.words.count("serving again") == 4
-        stop(served)
+def test_each_killed_process_is_replaced_and_its_open_stream_broken(served: ServeProcess) -> None:
+    restarts = served.words.count("serving again")
+    with urllib.request.urlopen(
+        f"{served.http_url}/v2/models/ticks/generate_stream", b'{"text_input": "100000"}', timeout=60
+    ) as stream:
+        assert stream.readline().startswith(b"data: ")
+        os.kill(served.stub("ticks"), signal.SIGKILL)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            stream.read()
+    served.wait_for_words("the Python process of ticks died (killed by signal 9); serving again after")
+    for model in ("toy_tokenize", "stories_stream", ""):
+        before = served.server
+        os.kill(served.stub(model) if model else before, signal.SIGKILL)
+        died = f"the Python process of {model} died" if model else "tritonserver died"
+        served.wait_for_words(f"{died} (killed by signal 9); serving again after")
+        wait_until(lambda: answers(served.http_url))
+        if model == "toy_tokenize":
+            assert served.server == before
+        if not model:
+            assert running_in(before) == []
+    assert served.words.count("serving again") == restarts + 4
 
 
 def test_a_stopped_stub_is_found_by_a_probe_and_replaced(
@@ -97,16 +110,15 @@ def test_a_stopped_stub_is_found_by_a_probe_and_replaced(
         lines.append(line)
         raise InterruptedError
 
-    with EmbeddedServer(flaky[0]) as server:
+    with started(flaky[0]) as server:
         os.kill(server.stubs()["flaky_0_0"][0], signal.SIGSTOP)
         with pytest.raises(InterruptedError):
             supervisor.keep_serving(server, report)
         assert lines[0].startswith("flaky ") and "serving again after" in lines[0]
         assert infer(server.http_url, "flaky", "four") == "4 characters"
-        server.kill()
 
 
-def test_a_stopped_engine_is_found_while_streams_come_in(repository: Path) -> None:
+def test_a_stopped_engine_is_found_while_streams_come_in(served: ServeProcess) -> None:
     """Each failed stream changes Triton's statistics, which is not progress; the relay hangs and must not hide it."""
     ended = threading.Event()
 
@@ -115,21 +127,21 @@ def test_a_stopped_engine_is_found_while_streams_come_in(repository: Path) -> No
             with suppress(OSError, http.client.HTTPException):
                 post(f"{url}/v2/models/stories_stream/generate", {"text_input": "Once", "max_tokens": 20}, 5.0)
 
-    with serving(repository) as served:
-        streams = [threading.Thread(target=keep_streaming, args=(served.http_url,)) for _ in range(4)]
+    streams = [threading.Thread(target=keep_streaming, args=(served.http_url,)) for _ in range(4)]
+    for stream in streams:
+        stream.start()
+    try:
+        wait_until(lambda: answers(served.http_url))
+        restarts = served.words.count("serving again after")
+        os.kill(served.stub("stories_stream"), signal.SIGSTOP)
+        # It takes 6 to 10 s with three processes for each core.
+        wait_until(lambda: served.words.count("serving again after") > restarts, "a restart", 40)
+        wait_until(lambda: answers(served.http_url))
+    finally:
+        ended.set()
         for stream in streams:
-            stream.start()
-        try:
-            wait_until(lambda: answers(served.http_url))
-            os.kill(served.stub("stories_stream"), signal.SIGSTOP)
-            served.wait_for_words("serving again after", 40)  # 6 to 10 s with three processes for each core
-            wait_until(lambda: answers(served.http_url))
-        finally:
-            ended.set()
-            for stream in streams:
-                stream.join()
-        assert "stories_stream can't answer" in served.words or "requests failed and none succeeded" in served.words
-        stop(served)
+            stream.join()
+    assert "stories_stream can't answer" in served.words or "requests failed and none succeeded" in served.words
 
 
 def test_an_engine_that_triton_keeps_loaded_is_no_lost_request(repository: Path, temporary: Path) -> None:
@@ -177,10 +189,9 @@ def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, tempor
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with EmbeddedServer(tmp_path / "repository") as server:
+    with started(tmp_path / "repository") as server:
         killer.join()
         assert infer(server.http_url, "slow", "four") == "4 characters"
-        server.kill()
     assert left_behind() == []
 
 
@@ -190,7 +201,7 @@ def test_too_many_failed_restarts_in_a_row_end_the_server(
     repository, flag = flaky
     monkeypatch.setattr(recovery, "MAX_RESTARTS", 2)
     said: list[str] = []
-    with EmbeddedServer(repository) as server:
+    with started(repository) as server:
         flag.touch()
         os.kill(server.stubs()["flaky_0_0"][0], signal.SIGKILL)
         with pytest.raises(ServerError) as caught:
@@ -213,7 +224,7 @@ def test_a_server_that_requests_end_again_and_again_is_started_again_each_time(
     class Enough(Exception):
         pass
 
-    with EmbeddedServer(flaky[0]) as server:
+    with started(flaky[0]) as server:
 
         def divide_by_zero() -> None:
             request = service_pb2.ModelInferRequest(model_name="flaky")
@@ -262,7 +273,7 @@ def test_a_server_that_is_ended_as_it_starts_is_started_again_each_time(
         wait_until(lambda: len(starts.read_text()) > 5)
         flag.unlink()
 
-    with EmbeddedServer(tmp_path / "repository") as server:
+    with started(tmp_path / "repository") as server:
         flag.touch()
         threading.Thread(target=remove_flag).start()
         os.kill(server.pid, signal.SIGKILL)
@@ -272,7 +283,7 @@ def test_a_server_that_is_ended_as_it_starts_is_started_again_each_time(
 
 
 def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_back(flaky: tuple[Path, Path]) -> None:
-    with EmbeddedServer(flaky[0]) as server:
+    with started(flaky[0]) as server:
         os.kill(server.pid, signal.SIGKILL)
         wait_until(server.fault)
         with socket.socket() as other:
@@ -284,7 +295,6 @@ def test_a_port_that_is_lost_meanwhile_is_named_and_a_later_restart_takes_it_bac
                 server.restart()
         server.restart()
         assert infer(server.http_url, "flaky", "four") == "4 characters"
-        server.kill()
 
 
 def test_a_killed_hfx_serve_ends_triton_and_the_next_start_cleans_up(flaky: tuple[Path, Path]) -> None:
@@ -293,7 +303,6 @@ def test_a_killed_hfx_serve_ends_triton_and_the_next_start_cleans_up(flaky: tupl
         served.running.kill()
         wait_until(lambda: not running_in(group))
     assert left_behind()
-    with EmbeddedServer(flaky[0]) as server:
+    with started(flaky[0]):
         assert len(left_behind()) <= 3  # its own folder and regions
-        server.kill()
     assert left_behind() == []
