@@ -18,6 +18,7 @@ from tests.rigs.servers.generation_server import RECITAL, RUNTIMES, SLOTS, TRANS
 from tests.rigs.servers.module_server import client, served  # noqa: F401 - fixtures
 from tests.rigs.servers.perf_server import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 from tests.rigs.servers.serve_process import ServeProcess, serving
+from tests.rigs.servers.short_servers import started
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +43,7 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def writing_server(writers: Path) -> Iterator[EmbeddedServer]:
     """A real Triton that serves the models of `writers`; tests leave it unchanged."""
-    with EmbeddedServer(writers) as running:
+    with started(writers) as running:
         yield running
 
 

@@ -15,6 +15,7 @@ from hfx import errors
 from hfx.client import Classification, Client
 from hfx.triton import EmbeddedServer
 from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.short_servers import started
 from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = pytest.mark.triton
@@ -25,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     repository = write_toy(tmp_path_factory.mktemp("models"))
     write_toy(repository, "narrow", queue="max_queue_size: 1")
     write_toy(repository, "hasty", queue="default_timeout_microseconds: 500000 timeout_action: REJECT")
-    with EmbeddedServer(repository) as running:
+    with started(repository) as running:
         yield running
 
 
@@ -77,7 +78,7 @@ def test_a_text_of_20_megabytes_arrives_whole(client: Client) -> None:
 
 
 def test_a_server_that_goes_away_in_the_middle_is_unreachable(tmp_path: Path) -> None:
-    with EmbeddedServer(write_toy(tmp_path)) as server, Client(server.grpc_url, timeout=20, retries=0) as client:
+    with started(write_toy(tmp_path)) as server, Client(server.grpc_url, timeout=20, retries=0) as client:
         # Many times the number in flight: the first batch may hold a whole window.
         outcomes = client.infer_each("toy", ({"text_input": [text]} for text in ["x", *["sleep 0.2"] * 300]))
         next(outcomes)
@@ -93,7 +94,7 @@ def test_a_server_that_goes_away_in_the_middle_is_unreachable(tmp_path: Path) ->
 
 
 def test_a_dead_model_process_is_a_server_error_that_advises_a_restart(tmp_path: Path) -> None:
-    with EmbeddedServer(write_toy(tmp_path)) as server, Client(server.grpc_url) as client:
+    with started(write_toy(tmp_path)) as server, Client(server.grpc_url) as client:
         os.kill(server.stubs()["toy_tokenize_0_0"][0], signal.SIGKILL)
         with pytest.raises(errors.ServerError, match="not healthy") as caught:
             client.classify("toy", "x")

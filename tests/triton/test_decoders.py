@@ -9,11 +9,11 @@ import pytest
 
 from hfx.client import Client
 from hfx.local.generator import LocalGenerator
-from hfx.triton import EmbeddedServer
 from tests.rigs.checkpoints import generator_checkpoints
 from tests.rigs.checkpoints.published import export_checkpoint, few_texts
 from tests.rigs.engine.generation_models import TEXT
 from tests.rigs.servers.generation_server import FASTEST
+from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 
@@ -36,7 +36,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_texts_are_those_of_the_engine_in_this_process(repository: Path) -> None:
     asked = [{"max_tokens": 12, **way} for way in WAYS]
-    with EmbeddedServer(repository) as server, Client(server.grpc_url) as client:
+    with started(repository) as server, Client(server.grpc_url) as client:
         for name in DECODERS:
             found = [client.generate(name, text, **each).text for text in TEXTS for each in asked]
             with LocalGenerator.open(repository, name) as generator:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfx.triton import EmbeddedServer
+from tests.rigs.servers.short_servers import started
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
@@ -22,7 +22,7 @@ def anonymous_bytes(pid: int) -> int:
 def test_memory_stays_flat_over_loads_and_unloads(writers: Path, cycles: int) -> None:
     """The heaps of Triton's threads fill in some 20 cycles, by 20 MB; a model that stayed would add its own memory."""
     names = ["sentiment", "stories"]
-    with EmbeddedServer(writers, private=True, models=names) as server:
+    with started(writers, private=True, models=names) as server:
         memory: list[int] = []
         for cycle in range(cycles):
             for name in names:

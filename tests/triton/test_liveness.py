@@ -18,6 +18,7 @@ from hfx.triton import EmbeddedServer, liveness
 from hfx.triton.liveness import Target
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.serve_process import infer
+from tests.rigs.servers.short_servers import started
 from tests.rigs.servers.toy_models import MODEL, PYTHON, write_model, write_ticks, write_toy
 
 pytestmark = pytest.mark.triton
@@ -37,7 +38,7 @@ BURNING = MODEL.replace(
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     folder = write_ticks(write_toy(tmp_path_factory.mktemp("repository")))
     write_model(folder, "burning", PYTHON, BURNING)
-    with EmbeddedServer(folder) as running:
+    with started(folder) as running:
         yield running
 
 

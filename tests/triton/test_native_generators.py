@@ -15,6 +15,7 @@ from tests import zoo
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.machine.processors import HAS_NATIVE
 from tests.rigs.servers.generation_server import RUNTIMES, WRITERS
+from tests.rigs.servers.short_servers import started
 
 pytestmark = [
     pytest.mark.triton,
@@ -49,7 +50,7 @@ def test_a_server_without_kernels_is_served_by_onnxruntime_and_says_so_once(
         asked = [{"text_input": text, "num_beams": beams, "max_tokens": 12} for text in TEXTS for beams in (1, 4)]
         expected = [each["text_output"] for each in generator.infer_all(asked)]
     monkeypatch.setenv("HFX_NATIVE_KERNELS", "none")
-    with EmbeddedServer(tmp_path) as server:
+    with started(tmp_path) as server:
         assert answers(server) == expected
         said = [line for line in server.log.read_text().splitlines() if "ONNX Runtime serves in the place" in line]
     (line,) = said

@@ -21,6 +21,7 @@ from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 
@@ -51,7 +52,7 @@ def overloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
         bound = {"max_queue_size": requests, "max_queue_seconds": seconds}
         edits = [Edit(f"{name}_tokenize", f"parameters.{key}", value) for key, value in bound.items()]
         changed_copy(folder / "exported", name, edits, folder / "served", made_by="tests")
-    with EmbeddedServer(folder / "served") as running:
+    with started(folder / "served") as running:
         yield running
 
 

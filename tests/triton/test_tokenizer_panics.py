@@ -16,6 +16,7 @@ from hfx.local.encoder import LocalModel
 from hfx.triton import EmbeddedServer
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.servers.serve_process import infer, post
+from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 
@@ -59,7 +60,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedS
         "sentiment": break_tokenizer(folder / "sentiment_tokenize" / "1" / "tokenizer.json"),
         "stories": break_tokenizer(folder / "stories_stream" / "1" / "tokenizer.json"),
     }
-    with EmbeddedServer(folder, steps="python") as server:
+    with started(folder, steps="python") as server:
         yield server, texts
 
 
