@@ -197,6 +197,7 @@ def test_a_load_goes_on_when_its_only_client_leaves_and_one_that_waits_for_room_
             await asyncio.gather(leaving, return_exceptions=True)
             loader.may_answer.set()
             await until(lambda: tested.models["a"].is_loaded)
+            assert tested.models["a"].loads == 1  # the front has waited for the answer
             async with tested.used(infer("a"), CLIENT):
                 leaving = asyncio.create_task(use(tested, "b"))
                 await until(lambda: tested.models["b"].loading is not None)
