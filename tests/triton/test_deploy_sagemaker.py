@@ -18,6 +18,7 @@ from hfx.deploy.sagemaker.target import write
 from hfx.deploy.wheels import requirements
 from hfx.triton import EmbeddedServer
 from tests.rigs.files.wheels import HERE, wheels_for
+from tests.rigs.machine.tiers import full
 
 pytestmark = pytest.mark.triton
 
@@ -51,17 +52,22 @@ def addresses() -> set[str]:
     return {row[1] for row in rows[1:] if row[3] == "0A" and row[1].endswith(f":{8080:04X}")}
 
 
-def test_an_encoder_and_a_generator_answer_at_loopback_alone(
-    writers: Path, writing_server: EmbeddedServer, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "text", "output"),
+    [
+        ("notes", "Anna met Ben in the park. They ate cake.", "text_output"),
+        full("sentiment", "A lovely garden, and kind people.", "label"),
+    ],
+)
+def test_a_model_answers_at_loopback_alone(
+    name: str, text: str, output: str, writers: Path, writing_server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    texts = {"sentiment": "A lovely garden, and kind people.", "notes": "Anna met Ben in the park. They ate cake."}
     before = addresses()
     with Client(writing_server.grpc_url) as client:
-        label, summary = client.classify("sentiment", texts["sentiment"]), client.generate("notes", texts["notes"])
-    for name, output, expected in (("sentiment", "label", label.label), ("notes", "text_output", summary.text)):
-        port = free_port()
-        with serving(written(writers, name, tmp_path), port):
-            assert answered(port, texts[name])[output] == [expected]
-            assert addresses() == before, "Triton's own port must not exist outside its network"
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"http://127.0.0.1:{port}/ping")
+        expected = client.classify(name, text).label if output == "label" else client.generate(name, text).text
+    port = free_port()
+    with serving(written(writers, name, tmp_path), port):
+        assert answered(port, text)[output] == [expected]
+        assert addresses() == before, "Triton's own port must not exist outside its network"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/ping")
