@@ -16,10 +16,11 @@ from types import SimpleNamespace
 import pytest
 
 from hfx.errors import ModelCorrupt, ServerError
-from hfx.triton import EmbeddedServer
 from hfx.triton.models import check_published, copy_models, read_settled
 from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.tiers import full
 from tests.rigs.servers.serve_process import infer, post, serving
+from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 
@@ -56,7 +57,7 @@ def answers(url: str) -> tuple[str, str]:
     return infer(url, "sentiment", "a lovely garden"), answer["text_output"]
 
 
-@pytest.mark.parametrize("overwrite", [truncate, fill])
+@pytest.mark.parametrize("overwrite", [truncate, full(fill)])
 def test_all_answers_stay_the_same_also_after_a_restart(repository: Path, overwrite: Callable[[Path], None]) -> None:
     with serving(repository) as served:
         before, server = answers(served.http_url), served.server
@@ -139,7 +140,7 @@ def test_a_copy_without_room_is_refused_before_it_fills_the_disk(
 
 def test_the_copy_of_a_server_shares_no_file_with_the_repository(repository: Path) -> None:
     published = {(path.stat().st_dev, path.stat().st_ino) for path in repository.rglob("*")}
-    with EmbeddedServer(repository) as server:
+    with started(repository) as server:
         served = [path.stat() for path in (server.folder / "repository").rglob("*")]
     assert not published & {(each.st_dev, each.st_ino) for each in served}
 
@@ -157,7 +158,7 @@ def test_large_files_of_a_read_only_file_system_are_linked(tmp_path: Path) -> No
     try:
         export_zoo("similar-mpnet", folder, "similar", "fp32", "onnxruntime")
         run(["mount", "-o", "remount,ro", folder])
-        with EmbeddedServer(folder) as server:
+        with started(folder) as server:
             links = [path for path in (server.folder / "repository").rglob("*") if path.is_symlink()]
             assert links
             assert post(f"{server.http_url}/v2/models/similar/infer", TEXT)[0] == 200
