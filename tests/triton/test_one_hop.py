@@ -35,12 +35,13 @@ from tests.rigs.checkpoints.sentence_models import (
 )
 from tests.rigs.checkpoints.tiny_checkpoints import HIDDEN, cross_encoder, save
 from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 
 RANKER, PROMPTED, PROMPTED_RANKER, STATIC = "ranker", "prompted", "prompted-ranker", "static"
 CLASSIFIERS = ("sentiment-fp32", "sentiment-int8-rows", "topics-fp32", "topics-int8")
-NATIVE = (*CLASSIFIERS, "nli-fp32", "nli-int8", "similar-int8", RANKER, PROMPTED, PROMPTED_RANKER, STATIC)
+NATIVE = (*CLASSIFIERS, "nli-int8", "similar-int8", RANKER, PROMPTED, PROMPTED_RANKER, STATIC)
 WRITTEN = (RANKER, PROMPTED, PROMPTED_RANKER, STATIC)  # here; the others are the repository's
 PROMPTS = {"query": "the dog: ", "passage": "a cat? "}
 RECIPES = {
@@ -156,7 +157,7 @@ REQUESTS = {
     **dict.fromkeys((PROMPTED, STATIC), lambda: of_prompts(of_embedders())),
     PROMPTED_RANKER: lambda: of_prompts(of_queries()),
     **dict.fromkeys(CLASSIFIERS, of_classifiers),
-    **dict.fromkeys(("nli-fp32", "nli-int8"), of_labels),
+    "nli-int8": of_labels,
     "similar-int8": of_texts,
     RANKER: of_queries,
 }
@@ -179,7 +180,7 @@ def both(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for member in repository.glob(f"{name}*"):
             if member.name in (name, *(f"{name}_{end}" for end in ("tokenize", "net", "postprocess"))):
                 (folder / member.name).symlink_to(member)
-    with EmbeddedServer(folder) as native, EmbeddedServer(folder, steps="python") as python:
+    with started(folder) as native, started(folder, steps="python") as python:
         yield native, python
 
 
@@ -230,14 +231,14 @@ def test_native_encoders_run_without_python_processes(both: tuple[EmbeddedServer
 
 
 def test_every_encoder_of_the_tests_can_be_a_native_model(repository: Path) -> None:
-    reasons = {name: why_not(repository, name) for name in set(NATIVE).difference(WRITTEN)}
+    reasons = {name: why_not(repository, name) for name in {*NATIVE, "nli-fp32"}.difference(WRITTEN)}
     assert not any(reasons.values()), reasons
 
 
 def test_a_server_restarts_after_a_native_model_ends_its_process(repository: Path, tmp_path: Path) -> None:
     for end in ("", "_tokenize", "_net", "_postprocess"):
         (tmp_path / f"sentiment-fp32{end}").symlink_to(repository / f"sentiment-fp32{end}")
-    with EmbeddedServer(tmp_path) as server, triton.InferenceServerClient(server.grpc_url) as client:
+    with started(tmp_path) as server, triton.InferenceServerClient(server.grpc_url) as client:
         expected = outcome(client, "sentiment-fp32", Sent({"text_input": rows("I love it")}))
         os.kill(server.pid, signal.SIGSEGV)
         wait_until(lambda: server.fault() != "")
@@ -250,7 +251,7 @@ def test_a_republished_model_is_served_by_its_own_library(repository: Path, tmp_
     for end in ("", "_tokenize", "_net", "_postprocess"):
         shutil.copytree(repository / f"{name}{end}", tmp_path / f"{name}{end}")
     asked = Sent({"text_input": rows("I love it")})
-    with EmbeddedServer(tmp_path, private=True) as server, triton.InferenceServerClient(server.grpc_url) as client:
+    with started(tmp_path, private=True) as server, triton.InferenceServerClient(server.grpc_url) as client:
         expected, before = outcome(client, name, asked), libraries(server)
         with (tmp_path / f"{name}_tokenize/1" / LIBRARY).open("ab") as library:
             library.write(b"of another version of hfx")
