@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from hfx.triton import EmbeddedServer
+from tests.rigs.clients.client_servers import Script, grpc_server
 from tests.rigs.files.batch_jobs import CommandLine, output_rows, table, texts
 from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 SETTINGS = ("--max-tokens", "16", "--long", "error", "--sample", "--seed", "3")
@@ -68,42 +71,41 @@ def test_encoders_refuse_rows_with_the_same_words_locally_and_on_a_server(
 
 
 def test_a_server_that_is_killed_during_a_job_loses_no_row(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
-    source = texts(tmp_path / "a.csv", 150)
+    source = texts(tmp_path / "a.csv", 60)
     settings = ("--max-tokens", "24", "--min-tokens", "24", "--sample", "--seed", "3")
     expected = job(batch, tmp_path / "here", "stories", source, *settings)
     folder = tmp_path / "served"
-    with EmbeddedServer(writers, models=["stories"]) as server:
+    with started(writers, models=["stories"]) as server:
         words = batch.new("stories", folder, source, *settings, "--url", server.grpc_url, "--mini-batch-size", "4")
-        with batch.start(*words, "--max-concurrency", "8") as running:
-            for parts in (2, 15):
+        with batch.start(*words, "--max-concurrency", "4") as running:
+            for parts in (2, 7):
                 wait_until(lambda count=parts: len([*folder.glob("parts/0*")]) >= count, f"{parts} parts")
                 if parts == 2:
                     server.kill()  # with all of its processes
-                    time.sleep(1)
                 else:
                     [stub] = server.stubs()["stories_stream_0_0"]
                     os.kill(stub, signal.SIGKILL)  # the engine: the server goes on, and refuses all requests
-                    time.sleep(1)
+                time.sleep(0.5)
                 assert running.poll() is None
                 server.restart()
             assert running.wait(120) == 0, running.communicate()[0]
     assert (folder / "predictions.csv").read_bytes() == expected
 
 
-def test_a_job_is_resumed_once_the_server_is_back(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
-    source = texts(tmp_path / "a.csv", 60)
-    expected = job(batch, tmp_path / "here", "stories", source, "--max-tokens", "16")
-    folder = tmp_path / "served"
-    with EmbeddedServer(writers, models=["stories"]) as server:
-        options = ("--max-tokens", "16", "--mini-batch-size", "4", "--patience", "1s", "--max-concurrency", "4")
-        words = batch.new("stories", folder, source, "--url", server.grpc_url, *options)
-        with batch.start(*words) as running:
-            wait_until(lambda: [*folder.glob("parts/0*")], "a part")
-            server.kill()
-            assert running.wait(60) == 5
-            assert "No server has answered for" in running.communicate()[0]
+def test_a_job_is_resumed_once_the_server_is_back(batch: CommandLine, tmp_path: Path) -> None:
+    source = table(tmp_path / "a.csv", [{"text": f"sleep 0.1 write {number % 3 + 1}"} for number in range(40)])
+    script, folder = Script(model_sha256="a"), tmp_path / "served"
+    with ExitStack() as stack:
+        url = stack.enter_context(grpc_server(script))
+        options = ("--mini-batch-size", "4", "--patience", "1s", "--max-concurrency", "4")
+        expected = job(batch, tmp_path / "undisturbed", "writer", source, "--url", url, *options)
+        ending = script.when_asked(len(script.texts) + 8, stack.close)
+        said = job(batch, folder, "writer", source, "--url", url, *options, code=5)
+        ending.join()
+        assert b"No server has answered for" in said
+        assert [*folder.glob("parts/0*")] and not (folder / "predictions.csv").exists()
         code, text = batch("resume", folder)
         assert code == 5 and "can't be reached" in text
-        server.restart()
+        stack.enter_context(grpc_server(script, port=int(url.rpartition(":")[2])))
         batch.done("resume", folder)
     assert (folder / "predictions.csv").read_bytes() == expected
