@@ -6,14 +6,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hfx.cli import main
 from hfx.cli.export_summary import next_command
 from hfx.client import Client
 from hfx.errors import HfxError
@@ -24,13 +25,14 @@ from hfx.triton import EmbeddedServer
 from hfx.triton.liveness import call
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.clients.repeated_calls import calling
-from tests.rigs.files.batch_jobs import CommandLine, texts
 from tests.rigs.machine.waiting import wait_until
-from tests.rigs.servers.serve_process import HFX, SECONDS, ServeProcess, infer, post, serving
+from tests.rigs.servers.serve_process import ServeProcess, infer, post, serving
+from tests.rigs.servers.short_servers import started
 from tests.rigs.servers.toy_models import write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 PROMPT = "Once upon a time"
+Hfx = Callable[..., tuple[int, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +73,19 @@ def streamed(client: Client) -> str:
 
 
 def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository: Path) -> None:
+    """The server states the hash of the model that it has, by which a batch job finds that this is another one."""
     with EmbeddedServer(repository, private=True) as server:
         before = {pid for pids in server.stubs().values() for pid in pids}
         with calling(server.grpc_url, [whole, streamed] * 2) as outcomes:
             with Client(server.grpc_url) as client:
                 old = whole(client)
+                stated = client.model_sha256("stories")
                 wait_until(lambda: outcomes[old] >= 20)
                 publish_another(repository)
                 server.loaded.reload("stories")
                 new = whole(client)
                 assert streamed(client) == new != old
+                assert client.model_sha256("stories") not in ("", stated)
             wait_until(lambda: outcomes[new] >= 20)
         assert set(outcomes) == {old, new}
         wait_until(lambda: not before & {pid for pids in server.stubs().values() for pid in pids}, "the old ones end")
@@ -92,46 +97,22 @@ def test_each_text_and_each_stream_is_wholly_of_the_old_or_of_the_new(repository
         assert server.stop()
 
 
-def test_a_batch_job_gets_no_rows_from_a_model_reloaded_during_it(
-    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    batch, folder = CommandLine(repository, capsys), tmp_path / "job"
-    source = texts(tmp_path / "a.csv", 400)
-    settings = ("--max-tokens", "24", "--min-tokens", "24")
-    batch.done(*batch.new("stories", tmp_path / "here", source, *settings))
-    aside = shutil.copytree(repository, tmp_path / "aside")
-    with EmbeddedServer(repository, private=True) as server:
-        words = batch.new("stories", folder, source, *settings, "--url", server.grpc_url, "--mini-batch-size", "8")
-        with batch.start(*words, "--max-concurrency", "4") as running:
-            wait_until(lambda: len([*folder.glob("parts/0*")]) >= 3, "three parts")
-            publish_another(repository)
-            server.loaded.reload("stories")
-            assert running.wait(60) == 2
-            assert "serves another model 'stories' than before" in running.communicate()[0]
-        code, said = batch("resume", folder)
-        assert code == 2 and "was exported again since the job was planned" in said
-    with EmbeddedServer(aside, private=True) as server:
-        batch.done("resume", folder, "--url", server.grpc_url)
-    assert (folder / "predictions.csv").read_bytes() == (tmp_path / "here" / "predictions.csv").read_bytes()
-
-
 def generated(server: EmbeddedServer) -> float:
     lines = call(server.metrics_url).decode().splitlines()
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith("hfx_generated_tokens_total"))
 
 
-@pytest.mark.parametrize("killed", ["stories_stream", "stories"])
-def test_an_idle_process_is_replaced_alone(repository: Path, killed: str) -> None:
-    with EmbeddedServer(repository, private=True) as server, Client(server.grpc_url) as client:
+def test_an_idle_process_is_replaced_alone(repository: Path) -> None:
+    with started(repository, private=True) as server, Client(server.grpc_url) as client:
         text, pid = whole(client), server.pid
-        wait_until(lambda: server.loaded.can_swap([killed]))  # an answer comes slightly before it is counted
-        os.kill(server.stubs()[f"{killed}_0_0"][-1], signal.SIGKILL)
-        wait_until(server.deaths)
-        assert server.loaded.can_swap([killed])
-        server.loaded.swap([killed])
-        assert whole(client) == streamed(client) == text
-        assert server.pid == pid and server.fault() == ""
-        server.kill()
+        for killed in ("stories_stream", "stories"):
+            wait_until(lambda: server.loaded.can_swap([killed]))  # noqa: B023 - an answer comes before it is counted
+            os.kill(server.stubs()[f"{killed}_0_0"][-1], signal.SIGKILL)
+            wait_until(server.deaths)
+            assert server.loaded.can_swap([killed])
+            server.loaded.swap([killed])
+            assert whole(client) == streamed(client) == text
+            assert server.pid == pid and server.fault() == ""
 
 
 @pytest.mark.parametrize("killed", ["stories_stream", "stories"])
@@ -174,17 +155,22 @@ def test_a_model_whose_dead_process_had_requests_cannot_be_swapped(repository: P
 # hfx serve, reload, remove
 
 
-def hfx(*arguments: object) -> tuple[int, dict[str, Any]]:
-    """Return exit code and result of a command."""
-    done = subprocess.run([*HFX, *map(str, arguments), "--json"], capture_output=True, text=True, timeout=SECONDS)
-    return done.returncode, json.loads(done.stdout)
+@pytest.fixture
+def hfx(capsys: pytest.CaptureFixture[str]) -> Hfx:
+    """A function that runs a command and returns its exit code and result."""
+
+    def run(*words: object) -> tuple[int, dict[str, Any]]:
+        code = main([*map(str, words), "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
 
 
 def text_of(served: ServeProcess) -> str:
     return infer(served.http_url, "stories", PROMPT, max_tokens=20)
 
 
-def test_a_watching_server_follows_publications_and_forced_removals(repository: Path, tmp_path: Path) -> None:
+def test_a_watching_server_follows_publications_and_forced_removals(repository: Path, hfx: Hfx, tmp_path: Path) -> None:
     write_toy(repository)
     with serving(repository, "--watch") as served:
         old, server = text_of(served), served.server
@@ -217,7 +203,7 @@ def copy_slowly(source: Path, repository: Path, served: ServeProcess) -> None:
     wait_until(lambda: served.words.count("stories is served as it is published now") == 2)
 
 
-def test_a_reload_tells_what_became_of_each_model(repository: Path) -> None:
+def test_a_reload_tells_what_became_of_each_model(repository: Path, hfx: Hfx) -> None:
     assert hfx("reload", "--repository", repository)[0] == 5  # no server serves it
     with serving(repository) as served:
         old = text_of(served)
