@@ -13,7 +13,7 @@ from tests.rigs.files.batch_jobs import CLASSIFIER, CommandLine, Opened, output_
 
 pytestmark = pytest.mark.slow
 
-ODD = ("a\nb\udcff", "-rf [b]*?", "%20 #'\"é😀$(touch x)\\", "n" * 240)
+ODD = ("-rf [b]*?\n%20 #'\"é😀$(touch x)\\\udcff", "n" * 240)
 
 
 def test_hostile_rows_are_errors_and_their_neighbours_are_not(
