@@ -41,6 +41,11 @@ def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFact
     return folder
 
 
+@pytest.fixture(scope="module")
+def local(repository: Path) -> dict[str, LocalModel]:
+    return {name: LocalModel.open(repository, name) for name in (LOGITS, HEAD)}
+
+
 def found(rows: Any, score: str = "score") -> dict[int, float]:
     return {row["index"]: row[score] for row in rows}
 
@@ -70,10 +75,9 @@ def test_coheres_api_has_the_scores_of_the_library(served: ServeProcess, referen
 @pytest.mark.parametrize("name", [LOGITS, HEAD])
 @pytest.mark.parametrize("prompt", [{}, {"prompt_name": "film"}, {"prompt": "which {query} has a cat?"}])
 def test_served_scores_are_the_local_ones_to_the_bit(
-    served: ServeProcess, repository: Path, name: str, prompt: dict[str, str]
+    served: ServeProcess, local: dict[str, LocalModel], name: str, prompt: dict[str, str]
 ) -> None:
-    local = LocalModel.open(repository, name)
-    expected = [local.infer({"query": QUERY, "text_input": text, **prompt})["score"] for text in TEXTS]
+    expected = [local[name].infer({"query": QUERY, "text_input": text, **prompt})["score"] for text in TEXTS]
     for url in ("grpc_url", "http_url"):
         with Client(served.ready[url]) as client:
             ranks = client.rank(name, QUERY, list(TEXTS), **prompt)
