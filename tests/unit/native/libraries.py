@@ -40,6 +40,10 @@ FLAGS = (
 SANITIZED = "HFX_NATIVE_TEST_FLAGS" in os.environ
 SHIPPED = [] if SANITIZED else [f"shipped {name}" for name in KERNELS]
 CASES = [*SHIPPED, *(f"compiled {name}" for name in ALL_KERNELS)]
+# Builds by another compiler of kernels that hfx ships and that run here.
+OTHERS = {f"compiled {name}" for name in KERNELS} if SHIPPED else set()
+# With each of both kinds of float kernels: FLOATS_AVX512 and FLOATS_AVX.
+FLOAT_CASES = {f"{'shipped' if SHIPPED else 'compiled'} {name}" for name in ("avx512-vnni", "avx2")}
 
 
 def open_case(case: str, folder: Path) -> Path:
@@ -75,9 +79,7 @@ def compiled() -> Path:
 def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], headers: Iterable[Path]) -> Path:
     """Return the library of `sources`, compiled once for each state of them and of `headers`."""
     command, file = [*compiler(), *flags], f"{name}.so"
-    digest = hashlib.sha256(repr([*command, file, build.header()]).encode())
-    for path in sorted([*sources, *headers]):
-        digest.update(path.read_bytes())
+    key = build_key([*command, file], [*sources, *headers])
 
     def compile_all(folder: Path) -> dict[str, Any]:
         (folder / build.HEADER).write_text(build.header())
@@ -91,7 +93,15 @@ def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], hea
     def run(*words: str) -> None:
         subprocess.run([*command, *words], check=True)
 
-    return built(name, digest.hexdigest()[:16], compile_all) / file
+    return built(name, key, compile_all) / file
+
+
+def build_key(command: Sequence[str], files: Iterable[Path]) -> str:
+    """Return the key of what `command` compiles: of its words, the header that the build makes, and `files`."""
+    digest = hashlib.sha256(repr([*command, build.header()]).encode())
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def compiler() -> list[str]:

@@ -38,6 +38,12 @@ CAPACITY = 640
 TOLERANCE = 5e-6  # float32 sums of up to 600 positions and 256 values, of numbers around 1
 
 
+@pytest.fixture
+def library(float_library: Path) -> Path:
+    """A library with each kind of float kernels."""
+    return float_library
+
+
 @dataclass
 class Attention:
     """One operator; its caches are changed in place, as the engine binds them."""

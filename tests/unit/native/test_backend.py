@@ -6,9 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from hfx.exporter.compiled_tokenizer import compile_tokenizer
 from hfx.native import build
-from tests.unit.native.libraries import NATIVE
+from tests.unit.native.libraries import NATIVE, build_key
+from tests.zoo.cache import built
 
 HERE = Path(__file__).parent
 SOURCES = (*(NATIVE / "tokenizer").glob("*.cpp"), *(NATIVE / "backend").glob("*.cpp"), HERE / "stub_triton.cpp")
+STUB = HERE / "stub_onnxruntime.cpp"
+PROGRAM, LIBRARY = "triton", "libonnxruntime.so"
 FLAGS = ["-std=c++17", "-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Wno-psabi", "-pthread"]
+OWN = ["-fno-exceptions", "-fno-rtti"]  # of hfx's sources
 WRAPPED = ["-Wl,--wrap=malloc,--wrap=realloc", "-ldl", "-pthread"]
 ADDRESSES = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 SANITIZERS = {"plain": "", "addresses": ADDRESSES, "threads": "-fsanitize=thread"}
@@ -56,30 +59,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
-    """A function that compiles the program of stub_triton.cpp and the library of stub_onnxruntime.cpp."""
-    return cache(lambda sanitizer: compile_stubs(sanitizer, tmp_path_factory.mktemp(sanitizer)))
+def compiled(sanitizer: str) -> tuple[Path, Path]:
+    """Return the program of stub_triton.cpp and the library of stub_onnxruntime.cpp.
 
-
-def compile_stubs(sanitizer: str, folder: Path) -> tuple[Path, Path]:
+    They are compiled once for each state of the sources.
+    """
     if not shutil.which("g++"):
         pytest.skip("no g++, whose sanitizers are libraries of their own")
-    (folder / build.HEADER).write_text(build.header())
-    command = ["g++", *FLAGS, f"-I{NATIVE}", f"-I{folder}", *SANITIZERS[sanitizer].split()]
-    objects = [folder / f"{source.parent.name}-{source.stem}.o" for source in SOURCES]
+    command = ["g++", *FLAGS, f"-I{NATIVE}", *SANITIZERS[sanitizer].split()]
+    key = build_key([*command, *OWN, *WRAPPED], [*SOURCES, STUB, *NATIVE.rglob("*.h")])
+
+    def compile_all(folder: Path) -> dict[str, Any]:
+        (folder / build.HEADER).write_text(build.header())
+        command.append(f"-I{folder}")
+        objects = [folder / f"{source.parent.name}-{source.stem}.o" for source in SOURCES]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(compile_one, SOURCES, objects))
+        subprocess.run([*command, *map(str, objects), *WRAPPED, "-o", str(folder / PROGRAM)], check=True)
+        subprocess.run([*command, str(STUB), "-shared", "-fPIC", "-o", str(folder / LIBRARY)], check=True)
+        return {"command": command}
 
     def compile_one(source: Path, made: Path) -> None:
-        own = ["-fno-exceptions", "-fno-rtti"] if source.parent != HERE else []
+        own = OWN if source.parent != HERE else []
         subprocess.run([*command, *own, "-c", str(source), "-o", str(made)], check=True)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, SOURCES, objects))
-    program, library = folder / "triton", folder / "libonnxruntime.so"
-    subprocess.run([*command, *map(str, objects), *WRAPPED, "-o", str(program)], check=True)
-    stub = [str(HERE / "stub_onnxruntime.cpp"), "-shared", "-fPIC", "-o", str(library)]
-    subprocess.run([*command, *stub], check=True)
-    return program, library
+    folder = built(f"backend-stubs-{sanitizer}", key, compile_all)
+    return folder / PROGRAM, folder / LIBRARY
 
 
 def run(program: Path, *arguments: Path | str) -> str:
@@ -92,9 +97,7 @@ def run(program: Path, *arguments: Path | str) -> str:
     "sanitizer", ["plain", *(pytest.param(name, marks=pytest.mark.full) for name in ("addresses", "threads"))]
 )
 @pytest.mark.parametrize("skips_padding", ["1", "0"])
-def test_each_request_is_answered_and_released_once(
-    skips_padding: str, sanitizer: str, folder: Path, compiled: Callable[[str], tuple[Path, Path]]
-) -> None:
+def test_each_request_is_answered_and_released_once(skips_padding: str, sanitizer: str, folder: Path) -> None:
     program, library = compiled(sanitizer)
     run(program, folder, config(library, {}, skips_padding=skips_padding))
 
@@ -128,7 +131,6 @@ def test_an_unsupported_backend_configuration_is_refused(
     parameters: Mapping[str, str],
     words: str,
     folder: Path,
-    compiled: Callable[[str], tuple[Path, Path]],
 ) -> None:
     program, library = compiled("plain")
     text = config(library, changed, **{"skips_padding": "1", **parameters})

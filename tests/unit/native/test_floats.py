@@ -28,6 +28,12 @@ OUTPUTS = (1, 2, 9, 16, 17, 40)
 EPSILON = 1e-5
 
 
+@pytest.fixture
+def library(float_library: Path) -> Path:
+    """A library with each kind of float kernels."""
+    return float_library
+
+
 @dataclass(frozen=True)
 class Case:
     """An operator, its inputs and constants, and its expected result by float64."""

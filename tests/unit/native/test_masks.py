@@ -15,8 +15,8 @@ SIZES, SHARES = (1, 15, 16, 17, 33, 60, 1000, 50257), (0.0, 0.001, 0.1, 0.5, 0.9
 
 
 @pytest.fixture(scope="session")
-def masking(library: Path) -> Masking:
-    found = native_masking(library)
+def masking(float_library: Path) -> Masking:
+    found = native_masking(float_library)
     assert found is not NUMPY
     return found
 

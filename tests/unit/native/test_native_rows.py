@@ -23,6 +23,7 @@ from hfx.python_backends.encoding import MAX_LABELS, Encoder, make_encoder, tens
 from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.inputs import LONGEST_TEXT, strings
 from hfx.python_backends.settings import Settings
+from tests.rigs.machine.tiers import full
 from tests.unit.native.native_rows import NativeRows, compiled, outcome
 from tests.zoo import tokenization
 
@@ -47,7 +48,7 @@ WORDS = (
 )
 FLOODS = ("a", " ", "é", "the ", "\x00", "漢", "!")
 WRONG = (b"\xff", b"\xc3", b"\xe2\x82", b"\x80", b"\xf0\x9f", b"\xed\xa0\x80")
-REQUESTS = 400
+REQUESTS = [200, full(400)]
 WRONG_TEXTS = 0.05  # the share that is no UTF-8
 PROMPTS = {"query": "weather in Paris: ", "": "", "é'": "unbelievab", "[SEP]": "[SEP] a <mask>", "long": "é, " * 80}
 
@@ -166,13 +167,14 @@ def check(encoder: Encoder, native: NativeRows, given: dict[str, Any]) -> str:
     return expected if isinstance(expected, str) else ""
 
 
+@pytest.mark.parametrize("requests", REQUESTS)
 @pytest.mark.parametrize("task", TASKS)
-def test_tensors_and_refusals_are_those_of_the_python_step(task: str, both: Any) -> None:
+def test_tensors_and_refusals_are_those_of_the_python_step(task: str, requests: int, both: Any) -> None:
     generated, refusals = Generated(task), []
-    for _ in range(REQUESTS // 5):
+    for _ in range(requests // 5):
         encoder, native = both(generated.settings(task))
         refusals += [check(encoder, native, generated.request(encoder.settings)) for _ in range(5)]
-    assert refusals.count("") > REQUESTS / 5  # and there are tensors to compare
+    assert refusals.count("") > requests / 5  # and there are tensors to compare
     assert len(set(refusals)) > 3
 
 
@@ -290,6 +292,10 @@ def settled_natively(
     return {name: array for name, array in found.items() if array.size}
 
 
+one_kind = pytest.mark.parametrize("files", KINDS[:1], indirect=True)  # for what no tokenizer takes part in
+
+
+@one_kind
 @pytest.mark.parametrize("task", TASKS)
 def test_settings_of_a_request_are_those_of_the_python_step(task: str, both: Any, step: Any) -> None:
     encoder, native = both(Settings(task, 40, (40,)))
@@ -308,6 +314,7 @@ def test_settings_of_a_request_are_those_of_the_python_step(task: str, both: Any
     assert len(refused) > 5
 
 
+@one_kind
 @pytest.mark.parametrize("task", TASKS)
 def test_a_request_without_its_texts_is_refused(task: str, both: Any, step: Any) -> None:
     encoder, native = both(Settings(task, 40, (40,)))

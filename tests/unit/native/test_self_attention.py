@@ -38,6 +38,12 @@ SHAPES = [  # heads, dim, rows, width
 ]
 
 
+@pytest.fixture
+def library(float_library: Path) -> Path:
+    """A library with each kind of float kernels."""
+    return float_library
+
+
 def model(
     heads: int, dim: int, portable: bool = False, padded: bool = False, op: str = "SelfAttention", **changes: Any
 ) -> onnx.ModelProto:

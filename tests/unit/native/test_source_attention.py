@@ -17,6 +17,12 @@ from tests.unit.native.sessions import attention_model, open_model, options
 from tests.unit.native.test_self_attention import SHAPES, exact
 
 
+@pytest.fixture
+def library(float_library: Path) -> Path:
+    """A library with each kind of float kernels."""
+    return float_library
+
+
 def source_model(heads: int, dim: int, biased: bool, portable: bool = False) -> onnx.ModelProto:
     """Return attention by lengths alone; `portable` adds its definition."""
     op, names = "SourceAttentionBias" if biased else "SourceAttention", ("qkv", "last", "total", "lead", "bias")

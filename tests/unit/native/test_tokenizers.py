@@ -16,8 +16,9 @@ from hfx.exporter.compiled_tokenizer import NotCompiled, compile_tokenizer
 from hfx.exporter.compiled_tokenizer.proof import every_character, first_difference, generated
 from hfx.native.tokenizers import CompiledTokenizer
 from tests import zoo
+from tests.rigs.machine.tiers import full
 
-GENERATED, WITH_WORDS = 6_000, 1_500
+COUNTS = [1_500, full(6_000)]
 CHECKPOINTS = (  # each with another kind of tokenizer
     "sentiment-distilbert", "entities-bert", "similar-mpnet", "topics-roberta", "stories-gpt2", "sentiment-albert",
     "sentiment-deberta", "sentiment-xlm-roberta", "summaries-t5",
@@ -49,19 +50,21 @@ def opened(path: Path) -> tuple[CompiledTokenizer, Any]:
     return CompiledTokenizer(compiled), library
 
 
-def compare(path: Path) -> None:
+def compare(path: Path, count: int) -> None:
+    """Compare the ids of `count` texts, and the words of a quarter as many."""
     compiled, library = opened(path)
-    assert first_difference(compiled, library, islice(generated(library), GENERATED)) is None
-    assert first_difference(compiled, library, islice(generated(library, 1), WITH_WORDS), words=True) is None
+    assert first_difference(compiled, library, islice(generated(library), count)) is None
+    assert first_difference(compiled, library, islice(generated(library, 1), count // 4), words=True) is None
 
 
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
-def test_ids_and_words_are_the_librarys(checkpoint: str, tmp_path: Path) -> None:
-    compare(published(checkpoint, tmp_path))
+def test_ids_and_words_are_the_librarys(checkpoint: str, count: int, tmp_path: Path) -> None:
+    compare(published(checkpoint, tmp_path), count)
 
 
 @pytest.mark.parametrize("checkpoint", [BERT, ROBERTA, ALBERT])
-@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("step", [37, full(1)])
 def test_every_character_has_the_librarys_ids(step: int, checkpoint: str, tmp_path: Path) -> None:
     compiled, library = opened(published(checkpoint, tmp_path))
     texts = islice(every_character(), 0, None, step)  # each character is in four of them
@@ -123,10 +126,11 @@ MADE = {
 }
 
 
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", MADE)
-def test_settings_of_tokenizers_are_honoured(name: str, tmp_path: Path) -> None:
+def test_settings_of_tokenizers_are_honoured(name: str, count: int, tmp_path: Path) -> None:
     MADE[name]().save(str(tmp_path / "tokenizer.json"))
-    compare(tmp_path / "tokenizer.json")
+    compare(tmp_path / "tokenizer.json", count)
 
 
 def test_metaspace_first_marks_only_texts_whose_first_character_is_kept(tmp_path: Path) -> None:
