@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests import zoo
 from tests.rigs.machine.tiers import full
 
 COUNTS = [1_500, full(6_000)]
+BLOCKED = ("e\u0310\u0301", "o\u0316\u0310\u0302")  # marks that others keep from their letter, which are seldom drawn
 CHECKPOINTS = (  # each with another kind of tokenizer
     "sentiment-distilbert", "entities-bert", "similar-mpnet", "topics-roberta", "stories-gpt2", "sentiment-albert",
     "sentiment-deberta", "sentiment-xlm-roberta", "summaries-t5",
@@ -51,9 +52,9 @@ def opened(path: Path) -> tuple[CompiledTokenizer, Any]:
 
 
 def compare(path: Path, count: int) -> None:
-    """Compare the ids of `count` texts, and the words of a quarter as many."""
+    """Compare the ids of BLOCKED and of `count` texts, and the words of a quarter as many."""
     compiled, library = opened(path)
-    assert first_difference(compiled, library, islice(generated(library), count)) is None
+    assert first_difference(compiled, library, chain(BLOCKED, islice(generated(library), count))) is None
     assert first_difference(compiled, library, islice(generated(library, 1), count // 4), words=True) is None
 
 
