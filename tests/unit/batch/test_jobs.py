@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 
 from hfx.batch.folder import Folder
+from hfx.batch.job import model_record
+from hfx.batch.options import RunOptions
+from hfx.batch.progress import check_job
+from hfx.batch.rows import labels_of
 from hfx.errors import JobError
 from tests.rigs.files.batch_jobs import CLASSIFIER, GENERATOR, TREE, CommandLine, Opened, output_rows, table, texts
 from tests.rigs.machine.waiting import wait_until
@@ -73,24 +77,33 @@ def test_what_has_changed_since_the_plan_is_refused(
 ) -> None:
     source, job_file = tmp_path / "a.csv", unfinished / "job.json"
     whole, job = source.read_bytes(), job_file.read_text()
+    model = model_record(classifier.model, labels_of(classifier.model, {}))
+
+    def check() -> None:
+        """Check the job in this process, as `resume` does once a worker has opened the model."""
+        check_job(*classifier.planned(unfinished), model, RunOptions(str(batch.repository)))
+
     source.write_bytes(whole.replace(b"awful", b"great"))
     os.utime(source, (5, 5))
     refused(batch, unfinished, "it has changed since the job was planned")
     source.write_bytes(whole[:-9])
-    refused(batch, unfinished, "bytes, and had")
+    with pytest.raises(JobError, match="bytes, and had"):
+        check()
     source.unlink()
     refused(batch, unfinished, "No such file")
     source.write_bytes(whole)
+    check()
     for old, new, reason in (
-        ('"instructions": [', '"instructions": ["sve",', "--mixed-processors"),
         ('"onnxruntime": "', '"onnxruntime": "0.', "onnxruntime"),
         ('"files": "', '"files": "0', "was exported again since the job was planned"),
         ('"positive"', '"brilliant"', "is another model"),
     ):
         assert old in job
         job_file.write_text(job.replace(old, new, 1))
-        refused(batch, unfinished, reason)
+        with pytest.raises(JobError, match=reason):
+            check()
     job_file.write_text(job.replace('"instructions": [', '"instructions": ["sve",', 1))
+    refused(batch, unfinished, "--mixed-processors")
     os.utime(source, (5, 5))  # touched, and equal
     batch.done("resume", unfinished, "--mixed-processors")
     expected = classifier.run(tmp_path / "whole", [source])
@@ -196,7 +209,7 @@ def test_the_shard_that_has_not_run_is_named(batch: CommandLine, tmp_path: Path)
 
 
 def test_a_cancelled_job_goes_on_later(batch: CommandLine, classifier: Opened, tmp_path: Path) -> None:
-    source, folder = texts(tmp_path / "a.csv", 4000), tmp_path / "job"
+    source, folder = texts(tmp_path / "a.csv", 2000), tmp_path / "job"
     with batch.start(*batch.new(CLASSIFIER, folder, source, "--mini-batch-size", "20")) as running:
         wait_until(lambda: [*folder.glob("parts/0*")], "a part")
         running.send_signal(signal.SIGINT)
