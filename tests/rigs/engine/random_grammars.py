@@ -99,10 +99,10 @@ def new_mask(texts: Texts, eos: tuple[int, ...], size: int = VOCABULARY) -> Call
     form = grammars.structure_of(texts)
     assert form is not None
     opened, vocabulary = compiler(eos, size)._open(form)
-    grammar = grammars.written(form, vocabulary.loses_space)
+    beginning = LLMatcher(opened, grammars.written(form, vocabulary.loses_space))
 
     def allowed(tokens: list[int]) -> list[int]:
-        matcher = LLMatcher(opened, grammar)
+        matcher = beginning.deep_copy()
         taken = matcher.try_consume_tokens([token for token in tokens if token not in eos])
         if any(token in eos for token in tokens) or taken < len(tokens):
             return list(eos)

@@ -106,36 +106,38 @@ def test_answers_have_the_same_bits_alone_and_in_any_batch(
     assert len({each.ids for one in together for each in one}) > len(requests) // 4
 
 
-# Prints the answers of a folder's engine to requests of many lengths.
+# Prints the answers of the engines of some folders to requests of many lengths.
 ANSWERS = """
 import sys
 from pathlib import Path
 from hfx.native import kernels
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
-folder, start = Path(sys.argv[1]), tuple(map(int, sys.argv[2:]))
 print(kernels(), file=sys.stderr)
-settings = Settings(max_tokens=9, log_probs=True, top_log_probs=5, decoder_prompt=start)
-with Engine.open(folder, slots=8, max_queue=8, threads=1, runtime="native") as engine:
-    lengths = (1, 2, 17, 64, 130, 40)
-    prompts = [tuple((7 * place + row) % 90 for place in range(length)) for row, length in enumerate(lengths)]
-    print([handle.result(60) for handle in [engine.submit(Request(prompt, settings)) for prompt in prompts]])
+lengths = (1, 2, 17, 64, 130, 40)
+prompts = [tuple((7 * place + row) % 90 for place in range(length)) for row, length in enumerate(lengths)]
+for word in sys.argv[1:]:
+    folder, _, start = word.partition(",")
+    settings = Settings(max_tokens=9, log_probs=True, top_log_probs=5, decoder_prompt=(int(start),) if start else ())
+    with Engine.open(Path(folder), slots=8, max_queue=8, threads=1, runtime="native") as engine:
+        print([handle.result(60) for handle in [engine.submit(Request(prompt, settings)) for prompt in prompts]])
 """
 
 
 @pytest.mark.skipif(not HAS_NATIVE or len(KERNELS) < 2, reason="this processor runs one kind of kernels, or none")
-@pytest.mark.parametrize("precision", ["int8", "int4 in large blocks"])
-@pytest.mark.parametrize("family", WIDE)
-def test_answers_are_the_same_with_all_kernels(folder: Callable[[str, str], Path], family: str, precision: str) -> None:
+def test_answers_are_the_same_with_all_kernels(folder: Callable[[str, str], Path]) -> None:
     """Only kernels that this processor can run are tested; a process chooses its kernels once."""
-    words = [sys.executable, "-c", ANSWERS, str(folder(family, precision)), *(() if family == "gpt2" else ("0",))]
-    found = {}
+    pairs = [(family, precision) for family in WIDE for precision in ("int8", "int4 in large blocks")]
+    folders = [f"{folder(*pair)}{'' if pair[0] == 'gpt2' else ',0'}" for pair in pairs]
+    words, found = [sys.executable, "-c", ANSWERS, *folders], {}
     for name in KERNELS:
         environment = {**os.environ, "HFX_NATIVE_KERNELS": name}
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
         assert done.stderr.splitlines()[-1:] == [name]
-        found[name] = done.stdout
-    assert len(set(found.values())) == 1 and "log_probs=(" in next(iter(found.values()))
+        found[name] = dict(zip(pairs, done.stdout.splitlines(), strict=True))
+    for pair in pairs:
+        texts = [each[pair] for each in found.values()]
+        assert len(set(texts)) == 1 and "log_probs=(" in texts[0], pair
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ def in_order_without_gaps(found: Sequence[str], text: str) -> bool:
     ends = {0}
     for part in found:
         size = len(part)
-        starts = {start for start in range(len(text)) if text.startswith(part, start)}
+        starts = {found.start() for found in re.finditer(f"(?={re.escape(part)})", text)}
         ends = {s + size for s in starts for e in ends if s <= e < s + size or (s > e and not text[e:s].strip())}
     return any(not text[end:].strip() for end in ends)
 
@@ -58,7 +59,7 @@ def in_order_without_gaps(found: Sequence[str], text: str) -> bool:
 @pytest.mark.parametrize("overlap", [0, 1, 3])
 def test_any_text_is_in_parts_that_fit(tokenizer: Any, overlap: int) -> None:
     draw = random.Random(12)
-    for _ in range(150):
+    for _ in range(80):
         pieces = [draw.choice((random_text(draw, 30), draw.choice(LINES), "x" * draw.randrange(90))) for _ in range(9)]
         text = draw.choice((" ", ". ", "\n\n")).join(pieces)
         measure = encoder(tokenizer, draw.choice((24, 40, 90)))

@@ -34,10 +34,16 @@ def tokenizer() -> LLTokenizer:
     return LLTokenizer(TokenizerWrapper(Tokens()), n_vocab=END + 1, eos_token=[END])
 
 
-def allows(schema: Any, text: str) -> bool:
-    matcher = LLMatcher(tokenizer(), written(("json_schema", json.dumps(schema)), False), log_level=0)
+@cache
+def compiled(schema: str) -> LLMatcher:
+    """Return a matcher at the beginning of a text, to be copied."""
+    matcher = LLMatcher(tokenizer(), written(("json_schema", schema), False), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
-    content = list(text.encode())
+    return matcher
+
+
+def allows(schema: Any, text: str) -> bool:
+    matcher, content = compiled(json.dumps(schema)).deep_copy(), list(text.encode())
     return (
         matcher.validate_tokens(content) == len(content) and matcher.consume_tokens(content) and matcher.is_accepting()
     )
