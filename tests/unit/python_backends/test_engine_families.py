@@ -24,10 +24,11 @@ pytestmark = pytest.mark.slow
 
 VOCABULARY = 160
 LIMITS = Limits(chunk=40, prefill=96, encode=128)
+LENGTH = 96  # of sources and answers: all memory that is not used is poisoned after each step
 FAMILIES = {
     "gpt2": {"n_positions": 256, "bos_token_id": 0, "eos_token_id": 1},
     "qwen2": {"max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 1},
-    "bart": {"max_position_embeddings": 256},
+    "bart": {"max_position_embeddings": LENGTH},
     "t5-gated": {"num_layers": 2, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
 }
 
@@ -55,7 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def write(family: str) -> Path:
         root = tmp_path_factory.mktemp(family)
         checkpoint = tiny_generators.save(root / "checkpoint", model(family))
-        write_engine_folder(checkpoint, root / "engine", FORMATS["fp32"], levels=63)
+        length = LENGTH if family == "t5-gated" else None  # the others have tables of positions
+        write_engine_folder(checkpoint, root / "engine", FORMATS["fp32"], 63, length)
         return root / "engine"
 
     return write
@@ -111,7 +113,7 @@ def test_structured_outputs_equal_transformers_with_the_same_mask(family: str, b
     asked, eos = model(family), (1,)
     start = () if family in tiny_generators.DECODERS else (asked.config.decoder_start_token_id,)
     requests, expected = [], []
-    for seed in range(12):
+    for seed in range(6):
         form = Texts(**random_grammars.random_structure(3000 + seed))
         settings = Settings(
             max_tokens=30, num_beams=beams, eos_ids=eos, decoder_prompt=start,
@@ -129,7 +131,7 @@ def test_structured_outputs_equal_transformers_with_the_same_mask(family: str, b
     with open_engine(folder(family), slots=2 * beams, limits=LIMITS) as engine:
         answers = [job.result(120)[0] for job in [engine.submit(each) for each in requests]]
     assert [list(answer.ids) for answer in answers] == expected
-    assert sum(answer.finish_reason == "stop" for answer in answers) > 3
+    assert sum(answer.finish_reason == "stop" for answer in answers) > 1
 
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -112,8 +112,8 @@ def test_answers_are_those_without_a_cache_to_the_bit(tiny: Callable[[str], Path
     shared, vocabulary = text(0, 400, tiny_generators.VOCABULARY), tiny_generators.VOCABULARY
     prompts = [
         shared[:common] + text(100 * common + own, own, vocabulary)
-        for common in (63, 64, 65, 128, 150, 257, 321, 400)
-        for own in (0, 1, 2, 17, 40, 65)
+        for common in (63, 64, 65, 150, 257, 400)
+        for own in (0, 1, 17, 65)
     ]
     requests = [ask(prompt, 3, **KINDS[at % len(KINDS)]) for at, prompt in enumerate(prompts)]
     requests += requests[::-1] + requests[: len(prompts) // 2]
@@ -317,9 +317,8 @@ def test_an_engine_keeps_as_much_as_it_may(toy: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_prefix_cache_smaller_than_one_block_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    checkpoint = tiny_generators.save(
-        tmp_path / "checkpoint", tiny_generators.build("gpt2", n_positions=128, n_embd=1056, n_layer=2, n_head=3)
-    )
+    wide = {"num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 176, "max_position_embeddings": 128}
+    checkpoint = tiny_generators.save(tmp_path / "checkpoint", tiny_generators.build("llama", **wide))
     write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["int8"], LEVELS)
     with caplog.at_level(logging.WARNING), Engine.open(tmp_path / "engine", slots=1, prefix_cache_mb=1) as engine:
         assert engine.stats().cached_tokens == 0

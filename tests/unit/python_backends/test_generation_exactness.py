@@ -116,7 +116,7 @@ def test_pieces_are_the_same_texts(pair: Pair) -> None:
 
 @pytest.mark.parametrize("settings", BEAMS, ids=lambda settings: str(settings["num_beams"]))
 def test_beams_are_transformers(pair: Pair, settings: dict[str, Any]) -> None:
-    for text in TEXTS:
+    for text in TEXTS[::2]:
         found = pair.generator.generate_all(text, max_tokens=TOKENS, num_return_sequences=2, **settings)
         assert [one.text for one in found] == pair.expected(text, 2, **settings)
 
