@@ -144,9 +144,15 @@ def test_a_cut_never_splits_a_character(bert: Any, side: str, character: str, tm
         assert not isinstance(encoder.encode([text])[0], InvalidInput)
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("flood", [" ", "e\u0301", *(full(each) for each in ("a", "\x00", "😀", "漢", ".", "word "))])
+@pytest.mark.parametrize(
+    ("flood", "side"),
+    [
+        (flood, side) if (flood, side) in ((" ", "right"), ("e\u0301", "left")) else full(flood, side)
+        for flood in (" ", "e\u0301", "a", "\x00", "😀", "漢", ".", "word ")
+        for side in ("right", "left")
+    ],
+)
 def test_a_huge_text_costs_only_its_first_part(tokenizer: Any, flood: str, side: str, tmp_path: Path) -> None:
     encoder = encoder_for(tokenizer, "text-classification", tmp_path, max_length=128, truncation_side=side)
     raw = (flood * (64_000_000 // len(flood.encode()))).encode()
