@@ -76,6 +76,19 @@ SHAPES: tuple[Shape, ...] = (
         "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
         "tie_word_embeddings": True,
     }, "gpt2", 2048),
+    # Qwen/Qwen3-0.6B
+    Shape("qwen3-0.6b", "Qwen3ForCausalLM", "Qwen3Config", {
+        "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True, "dtype": "bfloat16",
+    }, "gpt2", 4096),
+    # TinyLlama/TinyLlama-1.1B-Chat-v1.0, whose context is 2,048 tokens
+    Shape("tinyllama-1.1b", "LlamaForCausalLM", "LlamaConfig", {
+        "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False, "dtype": "bfloat16",
+    }, "gpt2", 4096),
     # google/flan-t5-base
     Shape("flan-t5-base", "T5ForConditionalGeneration", "T5Config", {
         "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_decoder_layers": 12,
@@ -107,6 +120,10 @@ _SMALL: Mapping[str, Mapping[str, Any]] = {
         "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 6,
         "num_key_value_heads": 2,
     },
+    "Qwen3Config": {
+        "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 32,
+    },
     "T5Config": {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
     "BartConfig": {
         "d_model": 128, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -136,6 +153,8 @@ def write(shape: Shape, folder: Path) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(shape.seed)
         model = getattr(transformers, shape.model_class)(config).eval()
+    if config.dtype is not None:
+        model.to(config.dtype)
     if shape.generation:
         model.generation_config.update(**shape.generation)
     with quiet_libraries():

@@ -1,4 +1,4 @@
-"""`python -m bench.generate`: hfx's generation in process beside CTranslate2, OpenVINO, optimum and torch.
+"""`python -m bench.generate`: hfx's generation in process beside llama.cpp, CTranslate2, OpenVINO, optimum and torch.
 
 Every way runs in a process of its own, in turn with the others; prompts are token ids, and all write equally many.
 """
@@ -29,6 +29,7 @@ OURS = {precision: tuple(Way("hfx", precision, runtime) for runtime in names) fo
 CT2, ORT = Way("ctranslate2", "int8"), Way("optimum", "int8")
 GENAI = {precision: (Way("genai", precision, "f32"), Way("genai", precision)) for precision in ("int8", "int4")}
 INTEL = {precision: (Way("openvino", precision, "f32"), Way("openvino", precision)) for precision in ("int8", "int4")}
+LLAMA_CPP = {"int8": (Way("llama.cpp", "q8_0"),), "int4": (Way("llama.cpp", "q4_0"), Way("llama.cpp", "q4_k_m"))}
 TORCH = (Way("torch", "fp32"), Way("torch", "bf16"))
 SLOW, SLOW_ROWS, PATIENCE, SECONDS = frozenset({ORT, *TORCH}), 32, 150.0, 0.3
 COLUMNS = ("ms", "tokens/s", "processor ms", "memory MB")
@@ -66,15 +67,16 @@ class Cases:
         ms = 1e3 * statistics.median(sample.seconds)
         return {
             "ms": ms,
-            "tokens/s": 1e3 * new * rows / ms,
+            "tokens/s": 1e3 * (new if new > 1 else prompt) * rows / ms,  # written, or read where only one is written
             "processor ms": 1e3 * sample.processor,
             "memory MB": sample.memory / 1e6,
         }
 
 
 def name(rows: int, prompt: int, new: int) -> str:
-    """The name of a case."""
-    return f"{prompt} to {new} tokens, {rows} row{'s' * (rows > 1)}"
+    """The name of a case; one that writes a single token measures the prompt."""
+    work = f"{prompt} to {new} tokens" if new > 1 else f"{prompt} tokens read"
+    return f"{work}, {rows} row{'s' * (rows > 1)}"
 
 
 def exporting(settings: Settings, figures: Figures) -> None:
@@ -93,14 +95,19 @@ def labels(*groups: Sequence[Way]) -> tuple[str, ...]:
     return tuple(way.label for group in groups for way in group)
 
 
-def _goals(sizes: Sequence[tuple[int, int, int]], *wanted: tuple[int, str, Sequence[Way], float]) -> tuple[Goal, ...]:
-    """In the case of so many rows hfx in a precision is so many times as fast as the best of peers."""
-    cases = {size[0]: name(*size) for size in sizes}
+def _faster(size: tuple[int, int, int], precision: str, peers: Sequence[Way], least: float) -> Goal:
+    """In a case hfx in a precision is so many times as fast as the best of peers."""
+    return Goal(name(*size), "ms", labels(OURS[precision]), least=least, against=labels(peers),
+                relation="inverse", lower=True)  # fmt: skip
+
+
+def _beside_llama_cpp(sizes: Sequence[tuple[int, int, int]]) -> tuple[Goal, ...]:
+    """Reading prompts is as fast as llama.cpp's, and writing for many callers faster."""
     return tuple(
-        Goal(cases[rows], "ms", labels(OURS[precision]), least=least, against=labels(peers),
-             relation="inverse", lower=True)
-        for rows, precision, peers, least in wanted
-    )  # fmt: skip
+        _faster(size, precision, peers, 1.0 if size[2] == 1 else {1: 1.0, 8: 1.5, 32: 2.0}[size[0]])
+        for size in sizes
+        for precision, peers in LLAMA_CPP.items()
+    )
 
 
 def _speed(title: str, cases: Cases, *goals: Goal) -> Work:
@@ -109,32 +116,42 @@ def _speed(title: str, cases: Cases, *goals: Goal) -> Work:
 
 GPT2 = tuple((rows, 8, 50) for rows in (1, 8, 32, 128))
 LLAMA = ((1, 8, 50), (8, 8, 50), (32, 8, 50), (8, 512, 50))
+LARGE = ((1, 8, 33), (8, 8, 33), (32, 8, 33), (1, 512, 1), (1, 2048, 1), (8, 512, 1))
 T5, BART = ((1, 64, 64), (16, 64, 64)), ((1, 768, 64), (4, 768, 64))
 GROWTH = (*((2**power, 8, 50) for power in range(8)), *((8, length - 33, 33) for length in (128, 256, 512, 1024)))
 ALL = (*OURS["int8"], *OURS["int4"], CT2, ORT, *TORCH)
+FEW = (OURS["int8"][0], OURS["int4"][0], *LLAMA_CPP["int8"], *LLAMA_CPP["int4"])
 HEAD = Way("genai", "int4", "head")
 WORKS = {
     "gpt2": _speed(
-        "distilgpt2, greedy", Cases("distilgpt2", GPT2, (*ALL, *GENAI["int8"], *GENAI["int4"], HEAD)),
-        *_goals(GPT2, (1, "int4", (*GENAI["int4"], HEAD), 1.2), (1, "int4", (CT2,), 5.0)),
-        *_goals(GPT2, *((rows, each, GENAI[each], 1.05) for rows in (8, 32, 128) for each in GENAI)),
-        *_goals(GPT2, *((rows, "int8", (CT2,), least)
-                        for rows, least in ((1, 2.5), (8, 2.8), (32, 1.7), (128, 1.3)))),
+        "distilgpt2, greedy",
+        Cases("distilgpt2", (*GPT2, (8, 512, 1)), (*ALL, *FEW[2:], *GENAI["int8"], *GENAI["int4"], HEAD)),
+        _faster(GPT2[0], "int4", (*GENAI["int4"], HEAD), 1.2), _faster(GPT2[0], "int4", (CT2,), 5.0),
+        *(_faster(size, each, GENAI[each], 1.05) for size in GPT2[1:] for each in GENAI),
+        *(_faster(size, "int8", (CT2,), least) for size, least in zip(GPT2, (2.5, 2.8, 1.7, 1.3), strict=True)),
+        *_beside_llama_cpp((*GPT2[:3], (8, 512, 1))),
     ),
     "llama": _speed(
-        "SmolLM-135M, greedy", Cases("smollm-135m", LLAMA, (*ALL, *GENAI["int8"])),
-        *_goals(LLAMA[:3], *((rows, "int8", GENAI["int8"], 1.05) for rows in (1, 8, 32))),
+        "SmolLM-135M, greedy",
+        Cases("smollm-135m", (*LLAMA, *LARGE[3:]), (*ALL, *FEW[2:], *GENAI["int8"])),
+        *(_faster(size, "int8", GENAI["int8"], 1.05) for size in LLAMA[:3]),
+        *_beside_llama_cpp((*LLAMA[:3], *LARGE[3:])),
+    ),
+    "qwen3": _speed("Qwen3-0.6B, greedy", Cases("qwen3-0.6b", LARGE, FEW, rounds=3), *_beside_llama_cpp(LARGE)),
+    "tinyllama": _speed(
+        "TinyLlama-1.1B, greedy", Cases("tinyllama-1.1b", LARGE, FEW, rounds=3), *_beside_llama_cpp(LARGE)
     ),
     "t5": _speed(
         "flan-t5-base, greedy", Cases("flan-t5-base", T5, (*ALL, *INTEL["int8"], *INTEL["int4"])),
-        *_goals(T5, (1, "int8", INTEL["int8"], 1.7), (16, "int8", INTEL["int8"], 1.15), (1, "int4", (CT2,), 4.0)),
-        *_goals(T5, (1, "int8", (CT2,), 2.5), (16, "int8", (CT2,), 2.1)),
+        _faster(T5[0], "int8", INTEL["int8"], 1.7), _faster(T5[1], "int8", INTEL["int8"], 1.15),
+        _faster(T5[0], "int4", (CT2,), 4.0),
+        _faster(T5[0], "int8", (CT2,), 2.5), _faster(T5[1], "int8", (CT2,), 2.1),
     ),
     "bart": _speed(
         "bart-large-cnn, 4 beams", Cases("bart-large-cnn", BART, (*ALL, INTEL["int8"][1]), 4, 3, rounds=4),
-        *_goals(BART, *((rows, "int8", peers, least) for rows in (1, 4)
-                        for peers, least in (((INTEL["int8"][1],), 2.2), ((CT2,), 2.4)))),
-        *_goals(BART, (1, "int8", TORCH[:1], 6.0)),
+        *(_faster(size, "int8", peers, least) for size in BART
+          for peers, least in (((INTEL["int8"][1],), 2.2), ((CT2,), 2.4))),
+        _faster(BART[0], "int8", TORCH[:1], 6.0),
     ),
     "growth": _speed(
         "distilgpt2 by rows and by length", Cases("distilgpt2", GROWTH, (*OURS["int8"], CT2), rounds=2)

@@ -25,6 +25,7 @@ PEERS = {
     "openvino": "bench.peers.optimum_intel",
     "genai": "bench.peers.openvino_genai",
     "ctranslate2": "bench.peers.ctranslate2_net",
+    "llama.cpp": "bench.peers.llama_cpp",
     "hfx": "bench.peers.hfx_engine",
 }
 THREADS = os.cpu_count() or 1
