@@ -1,16 +1,24 @@
 """`python -m bench.guard`: a few ratios to peers against the committed ones; fails where one is lower beyond noise.
 
-Ratios and never times: peers run in the same minutes on the same machine. The models are real layers, few of them.
+Ratios and never times: peers run in the same minutes on the same machine. The models are real layers, few of them. The
+committed ratios are kept for each kind of processor, because a kernel that wins on one may lose on another.
+
+With --before, the ratios are those of this version's speed to the speed of another checkout, which runs in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+import re
 import statistics
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 
 from bench.cases import Case, Served, Texts, callers
@@ -28,6 +36,20 @@ MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 LOUD = 0.5  # noise above this hides everything that matters
 FEWEST = 3  # rounds that tell noise from change
 FIGURE, TOO_NOISY = "requests/s", "too noisy to tell"
+ROUNDS = 5  # of this version and the one before
+# The families and models of processors that have a name: (vendor, family, first model, last model).
+KINDS = {
+    ("AuthenticAMD", 25, 16, 31): "Zen 4",
+    ("AuthenticAMD", 25, 96, 175): "Zen 4",
+    ("AuthenticAMD", 26, 0, 255): "Zen 5",
+    ("GenuineIntel", 6, 143, 143): "Sapphire Rapids",
+    ("GenuineIntel", 6, 207, 207): "Emerald Rapids",
+}
+# What is compared with the version before: a command, its work, and hfx's ways in it, whose `ms` are compared.
+COMPARED = (
+    ("generate", "gpt2", ("hfx int8 native", "hfx int4 native")),
+    ("encoder", "mixed", ("hfx int8",)),
+)
 LABELS = tuple(
     Case(f"labels, {callers(size)}", Closed(size), Texts(lengths="fixed:64"), size, seconds=0.7) for size in (1, 8)
 )
@@ -67,42 +89,102 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and compare; 1 where something is slower beyond noise."""
     parser = argparse.ArgumentParser(prog="python -m bench.guard", description="Ratios to peers against a baseline.")
     parser.add_argument("--baseline", type=Path, default=BASELINE, metavar="F.jsonl", help=f"({BASELINE})")
-    parser.add_argument("--write", action="store_true", help="measure and make this the baseline")
+    parser.add_argument("--write", action="store_true", help="measure and make this the processor's baseline")
+    parser.add_argument("--before", type=Path, metavar="FOLDER", help="a checkout of another version, built")
     parser.add_argument("--quick", action="store_true", help="a smoke run on tiny models; its figures mean nothing")
     options = parser.parse_args(arguments)
     try:
-        now = stamped(Figures(), "python -m bench.guard")
+        if options.before:
+            judge(list(starmap(_beside_before, speeds(options.before, options.quick).items())), "before")
+            return 0
+        now, kind = stamped(Figures(), "python -m bench.guard"), processor_kind()
         for scenario in MEASURED:
             scenario.measure(Settings(options.quick, FEWEST if options.quick else None), now)
+        known = load(options.baseline)
         if options.write:
-            save(options.baseline, {"guard": now})
+            save(options.baseline, {**known, kind: now})
             return 0
-        judge(load(options.baseline).get("guard", Figures()), now)
+        before = known.get(kind, Figures())
+        judge(changes(before, now), "baseline")
+        print("\n".join(f"- {words}: not measured now" for words in ratios(before).keys() - ratios(now).keys()))
     except HfxError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def judge(before: Figures, now: Figures) -> None:
+def processor_kind(text: str = "") -> str:
+    """The kind of this machine's processor, or of the one that `text`, of the form of /proc/cpuinfo, describes."""
+    text = text or Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    facts = dict(re.findall(r"^(vendor_id|cpu family|model|flags)\s*: (.*)$", text, re.MULTILINE))
+    family, model = int(facts["cpu family"]), int(facts["model"])
+    found = f"{facts['vendor_id']} family {family} model {model}"
+    for (vendor, known, first, last), name in KINDS.items():
+        if (vendor, known) == (facts["vendor_id"], family) and first <= model <= last:
+            found = name
+    # A virtual machine may hide them.
+    amx = " without AMX" if found.endswith("Rapids") and "amx_int8" not in facts["flags"].split() else ""
+    return found + amx
+
+
+def judge(found: Sequence[Change], base: str) -> None:
     """Print every ratio with its verdict. Raises Slower, and LoadFailed where there is nothing to compare."""
-    found = changes(before, now)
     rows = [
         (each.words, number(each.before), number(each.now), f"{each.moved:+.0%}", f"±{each.noise:.0%}", each.verdict)
         for each in found
     ]
-    print(table("hfx in times of its peers", ("peer", "baseline", "now", "moved", "noise", "verdict"), rows))
-    print("\n".join(f"- {words}: not measured now" for words in ratios(before).keys() - ratios(now).keys()))
+    title = f"hfx in times of its {'peers' if base == 'baseline' else 'version before'}, {processor_kind()}"
+    print(table(title, ("peer", base, "now", "moved", "noise", "verdict"), rows))
     if not found:
-        raise LoadFailed("No ratio of the baseline was measured.", "Fetch the peers: python -m bench.peers install")
+        raise LoadFailed(
+            f"Nothing that is known of {processor_kind()} was measured.",
+            "Fetch the peers: python -m bench.peers install; or make a baseline: python -m bench.guard --write",
+        )
     if all(each.verdict == TOO_NOISY for each in found):
         raise LoadFailed("Every ratio is too noisy to tell.", "Measure again with nothing else running.")
     if slower := [each for each in found if each.verdict == "slower"]:
         words = ", ".join(f"{each.words} ({each.moved:+.0%})" for each in slower)
         raise Slower(
-            f"{len(slower)} of {len(found)} ratios are lower than the baseline's beyond noise: {words}.",
+            f"{len(slower)} of {len(found)} ratios are lower than those of the {base} beyond noise: {words}.",
             "Measure again with nothing else running; if it was meant: python -m bench.guard --write",
         )
+
+
+def speeds(before: Path, quick: bool) -> dict[str, list[float]]:
+    """How many times as fast as the checkout `before` this version is, round by round, by way and case.
+
+    Each round is a process of its own of either version. Raises LoadFailed for a round that fails.
+    """
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(FEWEST if quick else ROUNDS):
+            for command, work, ways in COMPARED:
+                now, then = (
+                    _measured(root, command, work, ways, Path(folder) / f"{name}-{command}-{turn}.jsonl", quick)
+                    for name, root in (("now", Path.cwd()), ("before", before))
+                )
+                for way in ways:
+                    for case in now.cases("ms"):
+                        ours, theirs = (each.median(way, case, "ms") for each in (now, then))
+                        if ours and theirs:
+                            found.setdefault(f"{way}, {case}", []).append(theirs / ours)
+    return found
+
+
+def _measured(root: Path, command: str, work: str, ways: Sequence[str], output: Path, quick: bool) -> Figures:
+    """One round of a work by the version in `root`."""
+    words = [sys.executable, "-m", f"bench.{command}", work, "--rounds", "1", "--ways", ",".join(ways)]
+    words += ["--output", str(output), *["--quick"] * quick]
+    environment = {**os.environ, "PYTHONPATH": str(root.resolve())}
+    done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise LoadFailed(f"`bench.{command} {work}` of {root} failed: {' '.join(last)}", "Run it there by itself.")
+    return load(output)[work]
+
+
+def _beside_before(words: str, found: Sequence[float]) -> Change:
+    return _change(words, [1.0], found)
 
 
 def changes(before: Figures, now: Figures) -> list[Change]:

@@ -130,14 +130,33 @@ def test_the_guard_fails_for_slower_ratios_but_not_for_a_slower_machine() -> Non
     slow = measured(QUIET, (10.0, 12.0, 9.0, 11.0, 10.0, 8.0, 10.0))  # slows both, and moves no ratio
     assert guard.changes(measured(QUIET), slow)[0].verdict == "as before"
     with pytest.raises(guard.Slower):
-        guard.judge(measured(QUIET), measured([0.7 * each for each in QUIET]))
+        guard.judge(guard.changes(measured(QUIET), measured([0.7 * each for each in QUIET])), "baseline")
     with pytest.raises(LoadFailed):
-        guard.judge(measured(QUIET), measured(QUIET[:2]))  # too few rounds
+        guard.judge(guard.changes(measured(QUIET), measured(QUIET[:2])), "baseline")  # too few rounds
 
 
-def test_the_committed_baseline_has_every_ratio_that_is_measured() -> None:
-    baseline = load(REPOSITORY / guard.BASELINE)["guard"]
-    assert len(guard.ratios(baseline)) == sum(len(each.cases) * len(each.peers) for each in guard.MEASURED)
+def test_a_committed_baseline_of_each_processor_has_every_ratio_that_is_measured() -> None:
+    for baseline in load(REPOSITORY / guard.BASELINE).values():
+        assert len(guard.ratios(baseline)) == sum(len(each.cases) * len(each.peers) for each in guard.MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "flags", "kind"),
+    [
+        ("AuthenticAMD", 25, 17, "avx512_vnni", "Zen 4"),
+        ("AuthenticAMD", 25, 1, "avx2", "AuthenticAMD family 25 model 1"),
+        ("AuthenticAMD", 26, 2, "avx512_vnni", "Zen 5"),
+        ("GenuineIntel", 6, 143, "amx_int8", "Sapphire Rapids"),
+        ("GenuineIntel", 6, 207, "avx512_vnni", "Emerald Rapids without AMX"),
+    ],
+)
+def test_a_baseline_is_kept_for_each_kind_of_processor(
+    vendor: str, family: int, model: int, flags: str, kind: str
+) -> None:
+    text = (
+        f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: X\nflags\t\t: fpu {flags}\n"
+    )
+    assert guard.processor_kind(text) == kind
 
 
 def test_the_committed_results_are_of_the_scenarios_and_give_the_pages_sections() -> None:
