@@ -8,10 +8,11 @@ from typing import Any
 from docs.generate import tables
 from hfx.cli.commands import COMMANDS, load
 
+KERNELS = "amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2"
 # Name, what reads it, meaning.
 OTHERS = (
     ("HFX_TOKEN", "`hfx infer`, `hfx deploy check` and other commands with `--url`", "API key of the server"),
-    ("HFX_NATIVE_KERNELS", "native operators", "amx-int8, avx512-vnni, avx-vnni, avx2, or none; default: the fastest"),
+    ("HFX_NATIVE_KERNELS", "native operators", f"{KERNELS}, or none; default: the fastest"),
     ("HFX_TRITON_BACKENDS", "`hfx serve --with local`", "folder of Triton's backends"),
     ("HFX_PERF_CACHE", "`hfx perf tools`, benchmarks", "folder of downloads; default: ~/.cache/hfx/perf"),
     ("HFX_WORKSPACE", "`hfx batch` (Azure ML)", "SUBSCRIPTION/RESOURCE_GROUP/WORKSPACE, in place of `--workspace`"),

@@ -37,9 +37,9 @@ def library() -> Path:
 def kernels() -> str:
     """Return the name of the kernels that the operators use on this processor; "" if they can use none.
 
-    The names are amx-int8, avx512-vnni, avx-vnni and avx2. The environment variable HFX_NATIVE_KERNELS selects other
-    kernels that the processor can run. Raises NativeMissing if the library is missing or can't be loaded, or if the
-    variable names no kernels.
+    The names are amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni and avx2. The environment variable
+    HFX_NATIVE_KERNELS selects other kernels that the processor can run. Raises NativeMissing if the library is missing
+    or can't be loaded, or if the variable names no kernels.
     """
     path = library()
     try:
@@ -51,6 +51,6 @@ def kernels() -> str:
     if name == b"?":
         raise NativeMissing(
             f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels.",
-            "Set it to amx-int8, avx512-vnni, avx-vnni, avx2 or none, or leave it out.",
+            "Set it to amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 or none, or leave it out.",
         )
     return name.decode()

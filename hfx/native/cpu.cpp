@@ -49,24 +49,41 @@ bool can_amx_int8() {
 
 bool can_and_should_amx_int8() { return can_amx_int8() && equal_and_faster(AMX_INT8, AVX512_VNNI); }
 
+bool can_and_should_panels() { return can_avx512_vnni() && equal_and_faster_from_memory(AVX512_VNNI_PANELS, AVX512_VNNI); }
+
 struct Choice {
     const Kernels *kernels;
     bool (*can_run)(), (*should_run)();  // if HFX_NATIVE_KERNELS names them; if it is not set
 };
 const Choice CHOICES[] = {
     {&AMX_INT8, can_amx_int8, can_and_should_amx_int8},
+    {&AVX512_VNNI_PANELS, can_avx512_vnni, can_and_should_panels},
     {&AVX512_VNNI, can_avx512_vnni, can_avx512_vnni},
     {&AVX_VNNI, can_avx_vnni, can_avx_vnni},
     {&AVX2, can_avx2, can_avx2},
 };
 
+const Kernels *named(const char *wanted) {
+    for (const Choice &choice : CHOICES)
+        if (!strcmp(wanted, choice.kernels->name) && choice.can_run()) return choice.kernels;
+    return nullptr;
+}
+
+const Kernels *best_choice() {
+    for (const Choice &choice : CHOICES)
+        if (choice.should_run()) return choice.kernels;
+    return nullptr;
+}
+
 }  // namespace
 
 const Kernels *kernels() {
-    const char *wanted = getenv("HFX_NATIVE_KERNELS");
-    for (const Choice &choice : CHOICES)
-        if (wanted ? !strcmp(wanted, choice.kernels->name) && choice.can_run() : choice.should_run()) return choice.kernels;
-    return nullptr;
+    static const Kernels *found;  // the trials' result; threads that run them side by side may each store theirs
+    if (const char *wanted = getenv("HFX_NATIVE_KERNELS")) return named(wanted);
+    if (const Kernels *known = __atomic_load_n(&found, __ATOMIC_ACQUIRE)) return known;
+    const Kernels *best = best_choice();
+    __atomic_store_n(&found, best, __ATOMIC_RELEASE);
+    return best;
 }
 
 bool names_no_kernels() {

@@ -96,6 +96,6 @@ struct Kernels {
 const Kernels *kernels();
 // Whether HFX_NATIVE_KERNELS is set to an unknown name; "none" is known, and selects no kernels.
 bool names_no_kernels();
-extern const Kernels AVX2, AVX512_VNNI, AVX_VNNI, AMX_INT8;
+extern const Kernels AVX2, AVX512_VNNI, AVX512_VNNI_PANELS, AVX_VNNI, AMX_INT8;
 
 }  // namespace hfx

@@ -130,11 +130,12 @@ struct PackedBlocks {
 
 // 7 to 18 rows are multiplied by CHUNK_INPUTS inputs of a panel at a time. The weights of these inputs are in the
 // first-level cache, and meanwhile the next ones are prefetched into it. With whole panels, from the second-level
-// cache, 8 rows take 1.1 to 1.6 times as long, and 16 rows 1.2 times.
+// cache, 8 rows take 1.1 to 1.6 times as long, and 16 rows 1.2 times (Zen 5, Sapphire Rapids). Other processors may
+// read whole panels faster, so both are kernels, and a trial chooses.
 constexpr long CHUNK_INPUTS = 256;
 constexpr int FEW_BLOCKS = 3;
 
-struct Block {
+template <bool Chunks> struct Block {
     using Int4 = PackedBlocks;
     static constexpr int BLOCK_ROWS = 6, ROWS = FEW_BLOCKS * BLOCK_ROWS;
     long count, stride, depth;
@@ -142,13 +143,14 @@ struct Block {
 
     Block(long count, long stride, long depth) : count(count), stride(stride), depth(depth), parts(count, BLOCK_ROWS) {}
 
-    int rows(long) { return parts.parts <= FEW_BLOCKS ? int(count) : parts.next(); }
+    bool in_chunks() const { return Chunks && parts.parts <= FEW_BLOCKS; }
+    int rows(long) { return in_chunks() ? int(count) : parts.next(); }
 
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) const {
         const Slice whole = {q, stride, depth, w, start, 0};
         // If one block holds all rows, weights come from memory all the time.
         if (parts.parts == 1) return SUMS<4>[rows - 1](whole, w + AHEAD, sums);
-        if (parts.parts <= FEW_BLOCKS) return run_chunks(whole, sums);
+        if (in_chunks()) return run_chunks(whole, sums);
         if (parts.index < 4) return SUMS<1>[rows - 1](whole, w + depth * COLUMNS + parts.index * depth * COLUMNS / 4, sums);
         SUMS<0>[rows - 1](whole, w, sums);
     }
@@ -175,6 +177,10 @@ struct Block {
 
 }  // namespace
 
-const Kernels AVX512_VNNI = {"avx512-vnni", quantize, unpack, multiply_panel<Block>, best<Block>, &FLOATS_AVX512};
+template <bool Chunks>
+constexpr Kernels KERNELS = {
+    Chunks ? "avx512-vnni" : "avx512-vnni-panels", quantize, unpack, multiply_panel<Block<Chunks>>, best<Block<Chunks>>, &FLOATS_AVX512,
+};
+const Kernels AVX512_VNNI = KERNELS<true>, AVX512_VNNI_PANELS = KERNELS<false>;
 
 }  // namespace hfx

@@ -105,7 +105,7 @@ def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None
     if name == b"?":
         raise ProviderMissing(
             f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels",
-            "Set it to amx-int8, avx512-vnni, avx-vnni, avx2 or none, or leave it out",
+            "Set it to amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 or none, or leave it out",
         )
     if not name:
         return "this processor has no AVX2 with FMA and F16C", ELSEWHERE

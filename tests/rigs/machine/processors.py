@@ -31,6 +31,7 @@ def _has_native() -> bool:
 FLAGS = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\nflags")[2].partition("\n")[0].split())
 ALL_KERNELS = {
     "avx512-vnni": "avx512_vnni",
+    "avx512-vnni-panels": "avx512_vnni",
     "avx-vnni": "avx_vnni",
     "amx-int8": "amx_int8",
     "avx2": "avx2",

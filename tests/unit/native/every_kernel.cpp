@@ -17,13 +17,20 @@ void wrong_best(const Product &p, long first, long last, float *values, int32_t 
     columns[p.count - 1] ^= 1;
 }
 
+// AVX512_VNNI's, which compute everything twice.
+void slow_panel(const Product &p, long panel) {
+    AVX512_VNNI.panel(p, panel);
+    AVX512_VNNI.panel(p, panel);
+}
+
 Kernels named(const char *name) {
-    const Kernels *const all[] = {&AVX512_VNNI, &AVX_VNNI, &AMX_INT8, &AVX2};
+    const Kernels *const all[] = {&AVX512_VNNI, &AVX512_VNNI_PANELS, &AVX_VNNI, &AMX_INT8, &AVX2};
     for (const Kernels *each : all)
         if (!strcmp(name, each->name)) return *each;
     Kernels wrong = AVX512_VNNI;
     if (!strcmp(name, "wrong panel")) wrong.panel = wrong_panel;
     else if (!strcmp(name, "wrong best")) wrong.best = wrong_best;
+    else if (!strcmp(name, "slow panel")) wrong.panel = slow_panel;
     else wrong.name = nullptr;
     return wrong;
 }
@@ -43,4 +50,8 @@ const Kernels *kernels() {
 
 extern "C" __attribute__((visibility("default"))) bool hfx_equal_and_faster(const char *tried, const char *known) {
     return hfx::equal_and_faster(hfx::named(tried), hfx::named(known));
+}
+
+extern "C" __attribute__((visibility("default"))) bool hfx_equal_and_faster_from_memory(const char *tried, const char *known) {
+    return hfx::equal_and_faster_from_memory(hfx::named(tried), hfx::named(known));
 }

@@ -207,7 +207,9 @@ def test_kernels_that_are_not_known_are_refused_by_their_name(
     fresh = tmp_path / "fresh.so"
     shutil.copy(library(), fresh)
     monkeypatch.setenv("HFX_NATIVE_KERNELS", name)
-    with pytest.raises(errors.Fail, match="is none of amx-int8, avx512-vnni, avx-vnni, avx2 and none"):
+    with pytest.raises(
+        errors.Fail, match="is none of amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 and none"
+    ):
         onnxruntime.SessionOptions().register_custom_ops_library(str(fresh))
     with pytest.raises(NativeMissing, match="which names no kernels"):
         kernels()

@@ -1,4 +1,4 @@
-"""The trial that chooses AMX's kernels: kernels with other results and slower ones are rejected."""
+"""The trials that choose kernels: kernels with other results and slower ones are rejected."""
 
 from __future__ import annotations
 
@@ -19,5 +19,22 @@ import pytest
 )
 def test_kernels_are_chosen_that_are_equal_and_faster(any_library: Path, tried: str, known: str, chosen: bool) -> None:
     trial = ctypes.CDLL(str(any_library)).hfx_equal_and_faster
+    trial.restype = ctypes.c_bool
+    assert trial(tried.encode(), known.encode()) is chosen
+
+
+@pytest.mark.parametrize(
+    ("tried", "known", "chosen"),
+    [
+        ("avx512-vnni", "slow panel", True),
+        ("slow panel", "avx512-vnni", False),
+        ("avx512-vnni", "avx512-vnni", False),  # no gain
+        ("wrong panel", "slow panel", False),
+    ],
+)
+def test_kernels_for_weights_from_memory_are_chosen_that_are_equal_and_clearly_faster(
+    any_library: Path, tried: str, known: str, chosen: bool
+) -> None:
+    trial = ctypes.CDLL(str(any_library)).hfx_equal_and_faster_from_memory
     trial.restype = ctypes.c_bool
     assert trial(tried.encode(), known.encode()) is chosen
