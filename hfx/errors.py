@@ -12,6 +12,7 @@ what happened and, in `fix`, what to do next. Errors are printed elsewhere.
         CheckpointUnsafe            a pickle, link or path that hfx refuses to follow
         CheckpointUnsupported       an architecture or task that hfx can't export
         StorageFull                 no room for the export
+        MemoryShort                 less memory than the checkpoint takes
       VerificationFailed        4   the exported model does not answer like the checkpoint
       ServerError               5   a server that does not start, answer or have the model
         ServerUnreachable           nothing listens, or the connection broke
@@ -111,6 +112,10 @@ class CheckpointUnsupported(SourceError):
 
 class StorageFull(SourceError):
     """No room on the disk for the export."""
+
+
+class MemoryShort(SourceError):
+    """The machine has less memory left than the checkpoint takes while it is exported."""
 
 
 class VerificationFailed(HfxError):

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, MemoryShort, SourceError
 from hfx.exporter.config_file import AGAIN
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors, file_names, refuse_tensors
 from hfx.exporter.transformers_versions import as_written
+from hfx.memory import available_memory
 
 if TYPE_CHECKING:
     import torch
 
+FLOAT_BYTES, LIBRARY_BYTES = 4, 600_000_000  # of a float32; of torch, transformers and ONNX Runtime when loaded
 # Tensors that a file may have and the model not: the pooler or next-sentence head of a model that is used without it,
 # and tables that newer versions compute.
 IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|^cls\.seq_relationship\.|position_ids$|num_batches_tracked$")
@@ -72,6 +74,21 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     _check_finite(checkpoint, model)
     model.eval()
     return model  # type: ignore[no-any-return]
+
+
+def require_memory(checkpoint: Checkpoint) -> None:
+    """Raise MemoryShort if the torch model can't be held, before anything is computed.
+
+    The estimate is the least that an export takes: every value in float32, and the libraries.
+    """
+    values = CheckpointTensors(checkpoint).values
+    needed, available = FLOAT_BYTES * values + LIBRARY_BYTES, available_memory()
+    if needed > available:
+        raise MemoryShort(
+            f"{checkpoint.id} has {values:,} values: an export takes at least {needed / 1e9:.1f} GB of memory, and "
+            f"{available / 1e9:.1f} GB are available.",
+            "Export it on a machine or in a container with more memory; the published model takes less.",
+        )
 
 
 def head_rows(model: Any, tokenizer: Any, tokens: Sequence[int | str]) -> torch.Tensor | None:

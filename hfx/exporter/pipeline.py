@@ -16,6 +16,7 @@ from hfx.exporter.encoder.kinds import ALIASES
 from hfx.exporter.encoder.plan import make_encoder_plan
 from hfx.exporter.generation.plan import GeneratorPlan, make_generator_plan
 from hfx.exporter.generation.tasks import is_generator
+from hfx.exporter.load import require_memory
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import Plan
 from hfx.exporter.progress import Show, shown
@@ -43,9 +44,11 @@ def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | Non
     """Run the steps of the plan's kind, or `steps`, and return the manifest of the published model.
 
     Each step runs in the context `progress(title)`, which yields a function that shows the step's progress, or None.
+    Raises MemoryShort before the first step if the checkpoint can't be held in memory.
     """
     recover(plan.repository)
     check_target(plan.repository, plan.name, plan.force)
+    require_memory(plan.checkpoint)
     begin, _ = _kind(plan)
     with Staging(plan.repository, plan.name) as staging:
         artefacts = begin(staging)

@@ -6,6 +6,7 @@ Tensors that are missing, have another shape or are left over are refused by nam
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +51,11 @@ class CheckpointTensors:
 
     def __contains__(self, name: str) -> bool:
         return name in self._stored
+
+    @property
+    def values(self) -> int:
+        """The number of values of all tensors."""
+        return sum(math.prod(stored.shape) for stored in self._stored.values())
 
     def prefix(self, prefix: str) -> str:
         """Return `prefix` if names begin with it; empty if the checkpoint was saved from the bare model."""

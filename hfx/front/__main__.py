@@ -26,9 +26,10 @@ from hfx.front.idle import IdleModels
 from hfx.front.metrics import Metrics
 from hfx.front.playground import DIALECT as PLAYGROUND
 from hfx.front.response import log_line
-from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls, memory_limit
+from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls
 from hfx.front.shadow import Shadow, ShadowedUpstream
 from hfx.front.upstream import Upstream
+from hfx.memory import memory_limit
 
 NEVER_SECONDS = 1 << 30
 TICK_SECONDS = 1.0

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Self
 
 MIB = 1 << 20
 MESSAGE_BYTES = 8192
 FAULT_LENGTH = 1000  # characters, which JSON may write with 6 bytes each
-CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-UNBOUNDED = 1 << 60  # cgroups of version 1 report at least this many bytes if there is no limit
 BODIES_AT_ONCE = 16  # of the largest size
 OWN_DESCRIPTORS = 40  # of the front process, without connections
 
@@ -147,15 +144,3 @@ class Settings:
         values = json.loads(text)
         tls = values.pop("tls")
         return cls(**values | {"limits": Limits(**values["limits"]), "tls": tls and Tls(**tls)})
-
-
-def memory_limit() -> int | None:
-    """Return the memory limit of this process's cgroup (version 2 or 1) in bytes, as seen in a container, or None."""
-    for path in CGROUP_LIMITS:
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdecimal() and int(text) < UNBOUNDED:
-            return int(text)
-    return None
