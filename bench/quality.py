@@ -27,7 +27,7 @@ from bench.peers import Model, Way, use
 from hfx.perf.cache import made
 
 LENGTH, HELD_OUT = 128, 20  # tokens of a text that is read; one text of so many is not trained on
-STEPS, BATCH, WARM_UP, RATE = 900, 16, 60, 2e-3
+STEPS, BATCH, WARM_UP, RATE = 500, 8, 40, 2e-3
 CASE = "held-out prose"
 SHAPE = Shape("trained-llama", "LlamaForCausalLM", "LlamaConfig", {
     "vocab_size": 16384, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4,

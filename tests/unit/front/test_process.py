@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 
 from hfx.errors import ServerError
-from hfx.front.response import AccessLog, Response
 from hfx.front.settings import Settings, Tls
 from hfx.front.upstream import Upstream, request_head
 from hfx.triton import front as front_module
@@ -39,7 +38,6 @@ from tests.rigs.servers.front_rig import (
     fronted,
     post,
     read_answer,
-    stderr_file,
     upstream,
 )
 
@@ -298,7 +296,7 @@ def test_an_answer_that_breaks_has_no_end_for_the_client_either(answering: tuple
         ask(front, post(b"{}", STREAM))
 
 
-# Keys, certificates, log
+# Keys and certificates
 
 
 def test_every_path_except_health_needs_a_key(triton: tuple[int, Seen], tmp_path: Path) -> None:
@@ -377,44 +375,3 @@ def test_a_client_that_never_ends_tls_holds_no_stop_up(triton: tuple[int, Seen],
         idle.sendall(SMALL)
         assert read_answer(idle)[0] == 200
         assert front.stop(10)
-
-
-def test_the_access_log_has_a_line_for_each_request(triton: tuple[int, Seen], tmp_path: Path) -> None:
-    with stderr_file(tmp_path / "log") as log, fronted(triton[0], access_log="text") as front:
-        assert ask(front, post(b"{}", X_Request_ID="my-id.1"))[1]["x-request-id"] == "my-id.1"
-        generated = ask(front, post(b"{}", "/nowhere?secret=1", X_Request_ID="\"'<b>"))[1]["x-request-id"]
-        ask(front, post(b"[" * 70))
-        wait_until(lambda: log.read_bytes().count(b"\n") >= 3)
-    first, second, third = (line.split(" ") for line in log.read_text().splitlines())
-    assert first[1:5] == ["127.0.0.1", "POST", "/v2/models/toy/generate", "200"] and first[-1] == "my-id.1"
-    assert second[3:5] == ["/nowhere", "404"] and second[-1] == generated
-    assert third[4] == "400"
-
-
-async def nothing_sent(message: object) -> None:
-    """Stand in for the send function of an answer without a client."""
-
-
-def test_the_access_log_goes_on_after_its_disk_was_full_and_counts_what_it_lost(tmp_path: Path) -> None:
-    log, response = AccessLog(lambda scope, response: "a line"), Response(nothing_sent, b"id")
-    with stderr_file(Path("/dev/full")):
-        for lost in (1, 2):
-            log.add({}, response)
-            wait_until(lambda lost=lost: log._dropped == lost)  # type: ignore[misc]
-    with stderr_file(tmp_path / "log") as file:
-        log.add({}, response)
-        log.add({}, response)
-        wait_until(lambda: file.read_text().endswith("time.\na line\n"))
-    assert file.read_text().startswith("a line\n2 lines of the access log were dropped")
-
-
-@pytest.mark.slow
-def test_a_front_whose_stderr_is_full_follows_its_key_file(triton: tuple[int, Seen], tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("first-key-of-tests\n")
-    with stderr_file(Path("/dev/full")), fronted(triton[0], key_file=str(keys)) as front:
-        keys.write_text("short\n")
-        time.sleep(3)  # it is read a second after its last change, and refused by a line on stderr
-        assert ask(front, post(b"{}", Authorization="Bearer first-key-of-tests"))[0] == 200
-        keys.write_text("second-key-of-tests\n")
-        wait_until(lambda: ask(front, post(b"{}", Authorization="Bearer second-key-of-tests"))[0] == 200, seconds=20)

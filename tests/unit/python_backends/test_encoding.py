@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from hfx.exporter.encoder.kinds.answers import Answers
-from hfx.python_backends.encoding import MAX_LABELS, Settings, open_encoder, tensors
+from hfx.python_backends.encoding import MAX_LABELS, tensors
 from hfx.python_backends.errors import InvalidInput
 from hfx.python_backends.inputs import LONGEST_TEXT, strings
 from hfx.python_backends.windows import MAX_WINDOWS
 from tests import zoo
-from tests.rigs.checkpoints.encoder_line import EDGE_TEXTS, encoded, encoder_for, widths
+from tests.rigs.checkpoints.encoder_line import EDGE_TEXTS, encoded, encoder_for
 from tests.rigs.checkpoints.question_answering import windows
 from tests.rigs.machine.tiers import full
 
@@ -373,33 +372,3 @@ def test_tensors_of_a_wrong_shape_are_refused(bert: Any, tmp_path: Path) -> None
     labels = encoder_for(bert, "zero-shot-classification", tmp_path)
     with pytest.raises(InvalidInput, match="candidate_labels is empty"):
         labels.items({"text_input": strings("a"), "candidate_labels": np.zeros((1, 0), object)})
-
-
-def test_settings_are_read_from_their_file(bert: Any, tmp_path: Path) -> None:
-    encoder_for(bert, "text-classification", tmp_path)
-    written = {"task": "text-classification", "max_length": 32, "widths": [16, 32], "pad_id": 7, "later": "unknown"}
-    (tmp_path / "settings.json").write_text(json.dumps(written))
-    encoder = open_encoder(tmp_path)
-    assert encoder.settings == Settings("text-classification", 32, (16, 32), pad_id=7)
-    row = encoder.encode(["a"])[0]
-    assert not isinstance(row, InvalidInput)
-    assert tensors([[row]], encoder.settings)[0]["input_ids"][0, 3:].tolist() == [7] * 13
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"task": "chess"}, "task"),
-        ({"max_length": 0}, "max_length"),
-        ({"widths": [32, 16]}, "ascend"),
-        ({"widths": [16]}, "no width"),
-        ({"truncation_side": "up"}, "truncation_side"),
-        ({"hypothesis_template": "no place"}, "no place"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    good = {"task": "text-classification", "max_length": 32, "widths": widths(32)}
-    path = tmp_path / "settings.json"
-    path.write_text(json.dumps(good | wrong))
-    with pytest.raises(ValueError, match=reason):
-        Settings.read(path)
