@@ -99,7 +99,7 @@ def test_a_job_is_resumed_once_the_server_is_back(batch: CommandLine, tmp_path: 
         url = stack.enter_context(grpc_server(script))
         options = ("--mini-batch-size", "4", "--patience", "1s", "--max-concurrency", "4")
         expected = job(batch, tmp_path / "undisturbed", "writer", source, "--url", url, *options)
-        ending = script.when_asked(len(script.texts) + 8, stack.close)
+        ending = script.when_asked(len(script.texts) + 24, stack.close)  # six of ten parts
         said = job(batch, folder, "writer", source, "--url", url, *options, code=5)
         ending.join()
         assert b"No server has answered for" in said

@@ -28,7 +28,6 @@ def test_kernels_are_chosen_that_are_equal_and_faster(any_library: Path, tried: 
     [
         ("avx512-vnni", "slow panel", True),
         ("slow panel", "avx512-vnni", False),
-        ("avx512-vnni", "avx512-vnni", False),  # no gain
         ("wrong panel", "slow panel", False),
     ],
 )
