@@ -26,7 +26,7 @@ from bench.command import Settings
 from bench.figures import Figures, load, number, save, stamped, table
 from bench.peers import Way
 from bench.scenarios import HFX, Scenario
-from hfx.errors import HfxError, LoadFailed
+from hfx.errors import HfxError, LoadFailed, UsageError
 from hfx.perf.load import Closed
 
 BASELINE = Path("bench/results/baseline.jsonl")
@@ -153,8 +153,11 @@ def judge(found: Sequence[Change], base: str) -> None:
 def speeds(before: Path, quick: bool) -> dict[str, list[float]]:
     """How many times as fast as the checkout `before` this version is, round by round, by way and case.
 
-    Each round is a process of its own of either version. Raises LoadFailed for a round that fails.
+    Each round is a process of its own of either version. Raises UsageError for a folder that is no checkout, and
+    LoadFailed for a round that fails.
     """
+    if not (before / "bench").is_dir():
+        raise UsageError(f"{before} is no checkout of hfx: it has no folder bench.", "git worktree add FOLDER VERSION")
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(FEWEST if quick else ROUNDS):
