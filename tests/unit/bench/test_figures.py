@@ -135,6 +135,11 @@ def test_the_guard_fails_for_slower_ratios_but_not_for_a_slower_machine() -> Non
         guard.judge(guard.changes(measured(QUIET), measured(QUIET[:2])), "baseline")  # too few rounds
 
 
+def test_a_version_is_compared_with_a_checkout_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no checkout of hfx"):
+        guard.speeds(tmp_path, quick=True)
+
+
 def test_a_committed_baseline_of_each_processor_has_every_ratio_that_is_measured() -> None:
     for baseline in load(REPOSITORY / guard.BASELINE).values():
         assert len(guard.ratios(baseline)) == sum(len(each.cases) * len(each.peers) for each in guard.MEASURED)
