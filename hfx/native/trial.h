@@ -8,7 +8,7 @@ namespace hfx {
 // cache. It takes under a millisecond.
 bool equal_and_faster(const Kernels &tried, const Kernels &known);
 
-// The same for products of 8 and 16 rows, whose weights come from memory, as in a step of generation. It takes 15 ms.
+// The same for products of 8 and 16 rows, whose weights come from memory, as in a step of generation. It takes 20 ms.
 bool equal_and_faster_from_memory(const Kernels &tried, const Kernels &known);
 
 }  // namespace hfx
