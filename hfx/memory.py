@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -21,13 +22,16 @@ def memory_limit() -> int | None:
     return None
 
 
-def available_memory() -> int:
-    """Return the most bytes that this process can still take, without swapping.
+def available_memory() -> int | None:
+    """Return the most bytes that this process can still take without swapping, or None if nothing is known of them.
 
     This is the lower of what Linux estimates to be available on the machine (MemAvailable) and the cgroup's limit, of
     which other processes may use a part.
     """
-    lines = MEMORY_FACTS.read_text(encoding="utf-8").splitlines()
-    available = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    limit = memory_limit()
-    return available if limit is None else min(available, limit)
+    try:
+        facts = MEMORY_FACTS.read_text(encoding="utf-8")
+    except OSError:  # a sandbox without /proc
+        facts = ""
+    found = re.search(r"^MemAvailable: *(\d+) kB", facts, re.MULTILINE)
+    known = [bytes_ for bytes_ in (memory_limit(), 1024 * int(found[1]) if found else None) if bytes_ is not None]
+    return min(known, default=None)

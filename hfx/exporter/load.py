@@ -83,7 +83,7 @@ def require_memory(checkpoint: Checkpoint) -> None:
     """
     values = CheckpointTensors(checkpoint).values
     needed, available = FLOAT_BYTES * values + LIBRARY_BYTES, available_memory()
-    if needed > available:
+    if available is not None and needed > available:
         raise MemoryShort(
             f"{checkpoint.id} has {values:,} values: an export takes at least {needed / 1e9:.1f} GB of memory, and "
             f"{available / 1e9:.1f} GB are available.",

@@ -40,6 +40,14 @@ def test_a_limit_of_either_version_of_cgroups_bounds_what_is_available(
     assert memory.available_memory() == (2_048_000 if limit is None else limit)
 
 
+def test_without_facts_of_the_machine_the_limit_counts_if_there_is_one(files: Path) -> None:
+    (files / "meminfo").write_text("MemTotal:  9000 kB\n")
+    assert memory.available_memory() is None
+    (files / "meminfo").unlink()
+    (files / "version 2").write_text("1000000\n")
+    assert memory.available_memory() == 1_000_000
+
+
 def test_a_limit_above_what_the_machine_has_left_adds_nothing(files: Path) -> None:
     (files / "version 2").write_text("9000000\n")
     assert memory.available_memory() == 2_048_000
