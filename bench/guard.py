@@ -97,16 +97,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.before:
             judge(list(starmap(_beside_before, speeds(options.before, options.quick).items())), "before")
             return 0
-        now, kind = stamped(Figures(), "python -m bench.guard"), processor_kind()
+        now, kind, known = stamped(Figures(), "python -m bench.guard"), processor_kind(), load(options.baseline)
+        if not options.write and kind not in known:
+            raise LoadFailed(f"{options.baseline} has no baseline of {kind}.", "python -m bench.guard --write")
         for scenario in MEASURED:
             scenario.measure(Settings(options.quick, FEWEST if options.quick else None), now)
-        known = load(options.baseline)
         if options.write:
             save(options.baseline, {**known, kind: now})
             return 0
-        before = known.get(kind, Figures())
-        judge(changes(before, now), "baseline")
-        print("\n".join(f"- {words}: not measured now" for words in ratios(before).keys() - ratios(now).keys()))
+        judge(changes(known[kind], now), "baseline")
+        print("\n".join(f"- {words}: not measured now" for words in ratios(known[kind]).keys() - ratios(now).keys()))
     except HfxError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -136,10 +136,7 @@ def judge(found: Sequence[Change], base: str) -> None:
     title = f"hfx in times of its {'peers' if base == 'baseline' else 'version before'}, {processor_kind()}"
     print(table(title, ("peer", base, "now", "moved", "noise", "verdict"), rows))
     if not found:
-        raise LoadFailed(
-            f"Nothing that is known of {processor_kind()} was measured.",
-            "Fetch the peers: python -m bench.peers install; or make a baseline: python -m bench.guard --write",
-        )
+        raise LoadFailed(f"No ratio of the {base} was measured.", "Fetch the peers: python -m bench.peers install")
     if all(each.verdict == TOO_NOISY for each in found):
         raise LoadFailed("Every ratio is too noisy to tell.", "Measure again with nothing else running.")
     if slower := [each for each in found if each.verdict == "slower"]:

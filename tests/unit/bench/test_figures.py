@@ -140,11 +140,6 @@ def test_a_version_is_compared_with_a_checkout_alone(tmp_path: Path) -> None:
         guard.speeds(tmp_path, quick=True)
 
 
-def test_a_committed_baseline_of_each_processor_has_every_ratio_that_is_measured() -> None:
-    for baseline in load(REPOSITORY / guard.BASELINE).values():
-        assert len(guard.ratios(baseline)) == sum(len(each.cases) * len(each.peers) for each in guard.MEASURED)
-
-
 @pytest.mark.parametrize(
     ("vendor", "family", "model", "flags", "kind"),
     [
