@@ -120,12 +120,13 @@ LARGE = ((1, 8, 33), (8, 8, 33), (32, 8, 33), (1, 512, 1), (1, 2000, 1))
 T5, BART = ((1, 64, 64), (16, 64, 64)), ((1, 768, 64), (4, 768, 64))
 GROWTH = (*((2**power, 8, 50) for power in range(8)), *((8, length - 33, 33) for length in (128, 256, 512, 1024)))
 ALL = (*OURS["int8"], *OURS["int4"], CT2, ORT, *TORCH)
-FEW = (OURS["int8"][0], OURS["int4"][0], *LLAMA_CPP["int8"], *LLAMA_CPP["int4"])
+GGUF = (*LLAMA_CPP["int8"], *LLAMA_CPP["int4"])
+FEW = (OURS["int8"][0], OURS["int4"][0], *GGUF)
 HEAD = Way("genai", "int4", "head")
 WORKS = {
     "gpt2": _speed(
         "distilgpt2, greedy",
-        Cases("distilgpt2", (*GPT2, (8, 512, 1)), (*ALL, *FEW[2:], *GENAI["int8"], *GENAI["int4"], HEAD)),
+        Cases("distilgpt2", (*GPT2, (8, 512, 1)), (*ALL, *GGUF, *GENAI["int8"], *GENAI["int4"], HEAD)),
         _faster(GPT2[0], "int4", (*GENAI["int4"], HEAD), 1.2), _faster(GPT2[0], "int4", (CT2,), 5.0),
         *(_faster(size, each, GENAI[each], 1.05) for size in GPT2[1:] for each in GENAI),
         *(_faster(size, "int8", (CT2,), least) for size, least in zip(GPT2, (2.5, 2.8, 1.7, 1.3), strict=True)),
@@ -133,7 +134,7 @@ WORKS = {
     ),
     "llama": _speed(
         "SmolLM-135M, greedy",
-        Cases("smollm-135m", (*LLAMA, *LARGE[3:]), (*ALL, *FEW[2:], *GENAI["int8"])),
+        Cases("smollm-135m", (*LLAMA, *LARGE[3:]), (*ALL, *GGUF, *GENAI["int8"])),
         *(_faster(size, "int8", GENAI["int8"], 1.05) for size in LLAMA[:3]),
         *_beside_llama_cpp((*LLAMA[:3], *LARGE[3:])),
     ),

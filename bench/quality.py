@@ -7,6 +7,7 @@ positions with torch's likeliest token; both are means over all positions.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 import tempfile
@@ -41,7 +42,8 @@ Logits = NDArray[np.float32]  # [positions, vocabulary]
 def quality(settings: Settings, figures: Figures) -> None:
     """Every format reads the held-out texts."""
     steps = 5 if settings.quick else STEPS
-    name = f"checkpoints/{SHAPE.name}-{steps}"
+    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    name = f"checkpoints/{SHAPE.name}-{steps}-{source}"
     checkpoint = made(name, lambda folder: apart(train, folder=str(folder / SHAPE.name), steps=steps)) / SHAPE.name
     texts = split(checkpoint)[1][: 4 if settings.quick else None]
     say("torch")
