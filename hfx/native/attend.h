@@ -59,109 +59,43 @@ template <typename Number> struct Rows {
     }
 };
 
-template <int Queries, typename Number> struct Attending {
+// The sums of up to `Most` queries, whatever computes their products: what a softmax needs, chunk by chunk.
+template <int Most> struct Softmaxes {
     const Attention &a;
     const long vectors = (a.dim + WIDTH - 1) / WIDTH;
-    alignas(64) float queries[Queries][LARGEST_HEAD], sums[Queries][LARGEST_HEAD], scores[Queries][CHUNK];
-    alignas(64) float buffer[WIDTH * LARGEST_HEAD];
-    float peaks[Queries], totals[Queries];
+    alignas(64) float queries[Most][LARGEST_HEAD], sums[Most][LARGEST_HEAD], scores[Most][CHUNK];
+    float peaks[Most], totals[Most];
+    long longest = 0, earliest = a.firsts[0];  // the end and the beginning of what any query attends to
 
-    explicit Attending(const Attention &a) : a(a) {}
+    explicit Softmaxes(const Attention &a) : a(a) {}
 
-    Rows<Number> rows_of(const void *from) const { return {static_cast<const Number *>(from), a.dim}; }
-
-    void run() {
-        const bool scaled = a.stored == Stored::int8, whole = a.dim % WIDTH == 0;
-        const Rows<Number> keys = rows_of(a.keys), values = rows_of(a.values);
-        const Rows<Number> next_keys = rows_of(a.next_keys), next_values = rows_of(a.next_values);
-        long longest = 0, earliest = a.firsts[0];
-        for (int q = 0; q < Queries; q++) {
+    void begin() {
+        for (int q = 0; q < a.count; q++) {
             longest = a.lengths[q] > longest ? a.lengths[q] : longest;
             earliest = a.firsts[q] < earliest ? a.firsts[q] : earliest;
             for (long d = 0; d < a.dim; d += WIDTH) {
                 Floats query = part(a.queries[q], d) * a.scale;
-                store(queries[q] + d, scaled ? query * part(a.key_scale, d) : query);
+                store(queries[q] + d, a.stored == Stored::int8 ? query * part(a.key_scale, d) : query);
                 store(sums[q] + d, Floats{});
             }
             peaks[q] = -__builtin_inff(), totals[q] = 0;
         }
         earliest = earliest / WIDTH * WIDTH;
-        const long begin = earliest / CHUNK * CHUNK;
-        for (long first = begin; first < longest; first += CHUNK) {
-            const long count = longest - first < CHUNK ? longest - first : CHUNK, skipped = first < earliest ? earliest - first : 0;
-            for (long at = skipped; at < count; at += WIDTH) {
-                const long rows = count - at < WIDTH ? count - at : WIDTH;
-                if (first == begin) next_keys.fetch(first + at, rows);
-                if (whole) score_rows(keys.from + (first + at) * a.dim, rows, first + at, at);
-                else score_rows(keys.padded(first + at, rows, vectors, buffer), rows, first + at, at);
-            }
-            for (int q = 0; q < Queries; q++) weigh(q, skipped, count);
-            for (long at = skipped; at < count; at += WIDTH) {
-                const long rows = count - at < WIDTH ? count - at : WIDTH;
-                if (first == begin) next_values.fetch(first + at, rows);
-                if (whole) add_rows(values.from + (first + at) * a.dim, rows, first + at, at);
-                else add_rows(values.padded(first + at, rows, vectors, buffer), rows, first + at, at);
-            }
-        }
-        for (int q = 0; q < Queries; q++)
-            for (long d = 0; d < a.dim; d += WIDTH) {
-                Floats v = load<Floats>(sums[q] + d) / totals[q];
-                if (scaled) v *= part(a.value_scale, d);
-                if (a.dim - d >= WIDTH) store(a.out[q] + d, v);
-                else store_some(a.out[q] + d, v, int(a.dim - d));
-            }
     }
 
-    // A vector of a row of `dim` numbers, with zeros behind the end of the row.
-    Floats part(const float *row, long d) const {
-        return a.dim - d >= WIDTH ? load<Floats>(row + d) : load_some(row + d, int(a.dim - d));
-    }
-
-    // Computes the scores of 16 positions from `position` on, which are the chunk's scores from `at` on. The scores
-    // beyond a query's length and before its first position are -infinity. If there are fewer than 16 rows, the last
-    // row is read in place of the missing ones. An Element is a Number, or a float of padded rows.
-    template <typename Element> void score_rows(const Element *keys, long rows, long position, long at) {
-        Floats products[Queries][WIDTH / FOLD];
-        if (rows == WIDTH) multiply_rows<true>(keys, rows, products);
-        else multiply_rows<false>(keys, rows, products);
+    // Returns the scores of 16 positions from `position` on with the query's bias. Those beyond its length and before
+    // its first position are -infinity.
+    Floats masked(int q, Floats v, long position) const {
         const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-        for (int q = 0; q < Queries; q++) {
-            const Floats *p = products[q];
-            Floats v = sums_of(p[0], p[1], p[2], p[3]);
-            const long left = a.lengths[q] - position;
-            if (a.bias[q] && left > 0) {
-                if (left >= WIDTH) v += load<Floats>(a.bias[q] + position);
-                else v += load_some(a.bias[q] + position, int(left));
-            }
-            if (left < WIDTH) v = lanes < int(left < 0 ? 0 : left) ? v : all(-__builtin_inff());
-            const long before = a.firsts[q] - position;
-            if (before > 0) v = lanes >= int(before < WIDTH ? before : WIDTH) ? v : all(-__builtin_inff());
-            store(scores[q] + at, v);
+        const long left = a.lengths[q] - position;
+        if (a.bias[q] && left > 0) {
+            if (left >= WIDTH) v += load<Floats>(a.bias[q] + position);
+            else v += load_some(a.bias[q] + position, int(left));
         }
-    }
-
-    // Multiplies the queries by 16 rows; the products of four rows are folded into one vector.
-    template <bool Full, typename Element>
-    inline void multiply_rows(const Element *keys, long rows, Floats products[Queries][WIDTH / FOLD]) const {
-        for (int fold = 0; fold < WIDTH / FOLD; fold++) {
-            const Element *row[FOLD];
-            Floats sum[Queries][FOLD] = {};
-#pragma GCC unroll 4
-            for (int i = 0; i < FOLD; i++) row[i] = keys + (Full || fold * FOLD + i < rows ? fold * FOLD + i : rows - 1) * vectors * WIDTH;
-            for (long d = 0; d < vectors * WIDTH; d += WIDTH) {
-                Floats key[FOLD];
-#pragma GCC unroll 4
-                for (int i = 0; i < FOLD; i++) key[i] = widened(row[i] + d);
-#pragma GCC unroll 4
-                for (int q = 0; q < Queries; q++) {
-                    const Floats query = load<Floats>(queries[q] + d);
-#pragma GCC unroll 4
-                    for (int i = 0; i < FOLD; i++) sum[q][i] = fused(query, key[i], sum[q][i]);
-                }
-            }
-#pragma GCC unroll 4
-            for (int q = 0; q < Queries; q++) products[q][fold] = folded(sum[q][0], sum[q][1], sum[q][2], sum[q][3]);
-        }
+        if (left < WIDTH) v = lanes < int(left < 0 ? 0 : left) ? v : all(-__builtin_inff());
+        const long before = a.firsts[q] - position;
+        if (before > 0) v = lanes >= int(before < WIDTH ? before : WIDTH) ? v : all(-__builtin_inff());
+        return v;
     }
 
     // Turns a query's scores of the chunk, from `skipped` on, into weights, and rescales the earlier sums to the same
@@ -187,6 +121,92 @@ template <int Queries, typename Number> struct Attending {
         }
         totals[q] += sum_of(total);
         peaks[q] = early ? -__builtin_inff() : peak;
+    }
+
+    void finish(int q) const {
+        for (long d = 0; d < a.dim; d += WIDTH) {
+            Floats v = load<Floats>(sums[q] + d) / totals[q];
+            if (a.stored == Stored::int8) v *= part(a.value_scale, d);
+            if (a.dim - d >= WIDTH) store(a.out[q] + d, v);
+            else store_some(a.out[q] + d, v, int(a.dim - d));
+        }
+    }
+
+    // A vector of a row of `dim` numbers, with zeros behind the end of the row.
+    Floats part(const float *row, long d) const {
+        return a.dim - d >= WIDTH ? load<Floats>(row + d) : load_some(row + d, int(a.dim - d));
+    }
+};
+
+template <int Queries, typename Number> struct Attending : Softmaxes<Queries> {
+    using Base = Softmaxes<Queries>;
+    using Base::a, Base::vectors, Base::queries, Base::sums, Base::scores;
+    alignas(64) float buffer[WIDTH * LARGEST_HEAD];
+
+    using Base::Base;
+
+    Rows<Number> rows_of(const void *from) const { return {static_cast<const Number *>(from), a.dim}; }
+
+    void run() {
+        const bool whole = a.dim % WIDTH == 0;
+        const Rows<Number> keys = rows_of(a.keys), values = rows_of(a.values);
+        const Rows<Number> next_keys = rows_of(a.next_keys), next_values = rows_of(a.next_values);
+        this->begin();
+        const long longest = this->longest, earliest = this->earliest, begin = earliest / CHUNK * CHUNK;
+        for (long first = begin; first < longest; first += CHUNK) {
+            const long count = longest - first < CHUNK ? longest - first : CHUNK, skipped = first < earliest ? earliest - first : 0;
+            for (long at = skipped; at < count; at += WIDTH) {
+                const long rows = count - at < WIDTH ? count - at : WIDTH;
+                if (first == begin) next_keys.fetch(first + at, rows);
+                if (whole) score_rows(keys.from + (first + at) * a.dim, rows, first + at, at);
+                else score_rows(keys.padded(first + at, rows, vectors, buffer), rows, first + at, at);
+            }
+            for (int q = 0; q < Queries; q++) this->weigh(q, skipped, count);
+            for (long at = skipped; at < count; at += WIDTH) {
+                const long rows = count - at < WIDTH ? count - at : WIDTH;
+                if (first == begin) next_values.fetch(first + at, rows);
+                if (whole) add_rows(values.from + (first + at) * a.dim, rows, first + at, at);
+                else add_rows(values.padded(first + at, rows, vectors, buffer), rows, first + at, at);
+            }
+        }
+        for (int q = 0; q < Queries; q++) this->finish(q);
+    }
+
+    // Computes the scores of 16 positions from `position` on, which are the chunk's scores from `at` on. If there are
+    // fewer than 16 rows, the last row is read in place of the missing ones. An Element is a Number, or a float of
+    // padded rows.
+    template <typename Element> void score_rows(const Element *keys, long rows, long position, long at) {
+        Floats products[Queries][WIDTH / FOLD];
+        if (rows == WIDTH) multiply_rows<true>(keys, rows, products);
+        else multiply_rows<false>(keys, rows, products);
+        for (int q = 0; q < Queries; q++) {
+            const Floats *p = products[q];
+            store(scores[q] + at, this->masked(q, sums_of(p[0], p[1], p[2], p[3]), position));
+        }
+    }
+
+    // Multiplies the queries by 16 rows; the products of four rows are folded into one vector.
+    template <bool Full, typename Element>
+    inline void multiply_rows(const Element *keys, long rows, Floats products[Queries][WIDTH / FOLD]) const {
+        for (int fold = 0; fold < WIDTH / FOLD; fold++) {
+            const Element *row[FOLD];
+            Floats sum[Queries][FOLD] = {};
+#pragma GCC unroll 4
+            for (int i = 0; i < FOLD; i++) row[i] = keys + (Full || fold * FOLD + i < rows ? fold * FOLD + i : rows - 1) * vectors * WIDTH;
+            for (long d = 0; d < vectors * WIDTH; d += WIDTH) {
+                Floats key[FOLD];
+#pragma GCC unroll 4
+                for (int i = 0; i < FOLD; i++) key[i] = widened(row[i] + d);
+#pragma GCC unroll 4
+                for (int q = 0; q < Queries; q++) {
+                    const Floats query = load<Floats>(queries[q] + d);
+#pragma GCC unroll 4
+                    for (int i = 0; i < FOLD; i++) sum[q][i] = fused(query, key[i], sum[q][i]);
+                }
+            }
+#pragma GCC unroll 4
+            for (int q = 0; q < Queries; q++) products[q][fold] = folded(sum[q][0], sum[q][1], sum[q][2], sum[q][3]);
+        }
     }
 
     // Adds the weighted rows of the positions from `position` on, for each query up to its length. Rows beyond the
@@ -225,23 +245,6 @@ template <int Queries, typename Number> struct Attending {
             for (int v = 0; v < Vectors; v++) store(sums[q] + (d + v) * WIDTH, sum[q][v]);
     }
 };
-
-template <typename Number> void attend_to(const Attention &a) {
-    switch (a.count) {
-    case 1: return Attending<1, Number>(a).run();
-    case 2: return Attending<2, Number>(a).run();
-    case 3: return Attending<3, Number>(a).run();
-    case 4: return Attending<4, Number>(a).run();
-    }
-}
-
-void attend(const Attention &a) {
-    switch (a.stored) {
-    case Stored::float32: return attend_to<float>(a);
-    case Stored::float16: return attend_to<_Float16>(a);
-    case Stored::int8: return attend_to<int8_t>(a);
-    }
-}
 
 void to_float16(const float *from, long count, void *to) {
     typedef _Float16 Halves __attribute__((vector_size(2 * WIDTH)));

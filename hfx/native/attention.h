@@ -1,4 +1,4 @@
-// Attention of a few queries to one head's keys and values.
+// Attention of queries to one head's keys and values.
 //
 // Keys and values are [positions][dim], in float32 or float16, or in int8 with a scale for each channel. Scores are
 // stored for CHUNK positions at a time only, and the softmax of a chunk is merged with that of the chunks before it. A
@@ -10,7 +10,7 @@
 namespace hfx {
 
 constexpr long LARGEST_HEAD = 256, CHUNK = 256;
-constexpr int MOST_QUERIES = 4;
+constexpr int FEW_QUERIES = 4, MOST_QUERIES = 96;
 
 enum class Stored { float32, float16, int8 };
 inline size_t bytes_of(Stored stored) { return stored == Stored::float32 ? 4 : stored == Stored::float16 ? 2 : 1; }

@@ -61,7 +61,10 @@ Status *read_cache(ort::KernelContext *context, size_t input, size_t output, Sto
     return nullptr;
 }
 
-// One run of an operator. A task computes all queries to one head of a row's keys and values, a few queries at a time.
+// Fewer queries than this to a head are computed a few at a time: transposing the keys would take longer.
+constexpr long MANY_QUERIES = 16;
+
+// One run of an operator.
 struct Run {
     const Node *node;
     long rows, kv_heads, group, tokens, dim, capacity;  // tokens: of a row, or of all beams of a request
@@ -108,39 +111,73 @@ struct Run {
         }
     }
 
-    void task(long index) const {
-        const bool cross = node->form->cross;
-        const long row = index / kv_heads, h = index % kv_heads, length = last[row] + 1;
-        const long first = cross ? 0 : start < 0 ? last[row] : start;
-        const long real = cross ? tokens : length - first < tokens ? length - first : tokens;
-        if (!cross) append(row, h, first, real);
-        for (long token = real; token < tokens; token++)
-            memset(out + ((row * tokens + token) * heads() + h * group) * dim, 0, size_t(group * dim) * sizeof(float));
+    // The queries to a head: those of a row's tokens up to its length, each in the heads of a group.
+    struct Queries {
+        long row, head, length, first, real;
+    };
+    Queries queries_of(long index) const {
+        Queries q = {index / kv_heads, index % kv_heads, 0, 0, 0};
+        q.length = last[q.row] + 1, q.first = node->form->cross ? 0 : start < 0 ? last[q.row] : start;
+        q.real = node->form->cross || q.length - q.first > tokens ? tokens : q.length - q.first;
+        return q;
+    }
+
+    // Appends a row's new keys and values of a head to the caches, and clears the results of padding.
+    void begin(long index) const {
+        const Queries q = queries_of(index);
+        if (!node->form->cross) append(q.row, q.head, q.first, q.real);
+        for (long token = q.real; token < tokens; token++)
+            memset(out + ((q.row * tokens + token) * heads() + q.head * group) * dim, 0, size_t(group * dim) * sizeof(float));
+    }
+
+    // Computes up to `most` queries to a head, from `query` on.
+    void attend(long index, long query, long most) const {
+        const Queries own = queries_of(index);
+        const long end = own.real * group;
         float buffers[MOST_QUERIES][LARGEST_HEAD];
-        for (long query = 0; query < real * group; query += MOST_QUERIES) {
-            Attention a = {};
-            a.stored = stored(), a.dim = dim, a.scale = node->scale;
-            a.keys = head(keys, row, h), a.values = head(values, row, h);
-            if (index + 1 < rows * kv_heads && query + MOST_QUERIES >= real * group) {
-                a.next_keys = head(keys, (index + 1) / kv_heads, (index + 1) % kv_heads);
-                a.next_values = head(values, (index + 1) / kv_heads, (index + 1) % kv_heads);
-            }
-            if (key_scale) a.key_scale = key_scale + (row * kv_heads + h) * dim, a.value_scale = value_scale + (row * kv_heads + h) * dim;
-            for (; a.count < MOST_QUERIES && query + a.count < real * group; a.count++) {
-                const int q = a.count;
-                const long t = (query + q) / group, own = h * group + (query + q) % group;
-                a.out[q] = out + ((row * tokens + t) * heads() + own) * dim;
-                a.queries[q] = turned(queries + (row * tokens + t) * query_stride + own * dim, first + t, buffers[q]);
-                a.lengths[q] = cross ? length : first + t + 1;
-                a.firsts[q] = node->window && a.lengths[q] > node->window ? a.lengths[q] - node->window : 0;
-                if (bias) a.bias[q] = bias + (((bias_rows == 1 ? 0 : row) * heads() + own) * bias_queries + (bias_queries == 1 ? 0 : t)) * bias_positions;
-            }
-            chosen->floats->attend(a);
+        Attention a;
+        a.count = int(end - query < most ? end - query : most);
+        a.stored = stored(), a.dim = dim, a.scale = node->scale;
+        a.keys = head(keys, own.row, own.head), a.values = head(values, own.row, own.head);
+        const bool another = index + 1 < rows * kv_heads && query + most >= end;
+        a.next_keys = another ? head(keys, (index + 1) / kv_heads, (index + 1) % kv_heads) : nullptr;
+        a.next_values = another ? head(values, (index + 1) / kv_heads, (index + 1) % kv_heads) : nullptr;
+        a.key_scale = key_scale ? key_scale + index * dim : nullptr;
+        a.value_scale = key_scale ? value_scale + index * dim : nullptr;
+        for (int q = 0; q < a.count; q++) {
+            const long t = (query + q) / group, h = own.head * group + (query + q) % group;
+            a.out[q] = out + ((own.row * tokens + t) * heads() + h) * dim;
+            a.queries[q] = turned(queries + (own.row * tokens + t) * query_stride + h * dim, own.first + t, buffers[q]);
+            a.lengths[q] = node->form->cross ? own.length : own.first + t + 1;
+            a.firsts[q] = node->window && a.lengths[q] > node->window ? a.lengths[q] - node->window : 0;
+            a.bias[q] = bias ? bias + (((bias_rows == 1 ? 0 : own.row) * heads() + h) * bias_queries + (bias_queries == 1 ? 0 : t)) * bias_positions : nullptr;
         }
+        chosen->floats->attend(a);
+    }
+
+    // Tasks of a step: all queries to a head of a row's keys and values, a few at a time.
+    void step(long index) const {
+        begin(index);
+        for (long query = 0, end = queries_of(index).real * group; query < end; query += FEW_QUERIES) attend(index, query, FEW_QUERIES);
+    }
+
+    // Tasks of prompts, after `begin` of each head: many queries to a head. The last ones, which are to the most
+    // positions, come first.
+    long blocks() const { return (tokens * group + MOST_QUERIES - 1) / MOST_QUERIES; }
+    void block(long task) const {
+        const long index = task % (rows * kv_heads), query = (blocks() - 1 - task / (rows * kv_heads)) * MOST_QUERIES;
+        if (query < queries_of(index).real * group) attend(index, query, MOST_QUERIES);
+    }
+
+    template <void (Run::*Task)(long) const> Status *parallel(ort::KernelContext *context, long tasks) {
+        return api->parallel(context, [](void *data, size_t i) { (static_cast<const Run *>(data)->*Task)(long(i)); }, size_t(tasks), this);
+    }
+    Status *compute(ort::KernelContext *context) {
+        if (tokens * group < MANY_QUERIES) return parallel<&Run::step>(context, rows * kv_heads);
+        HFX_TRY(parallel<&Run::begin>(context, rows * kv_heads));
+        return parallel<&Run::block>(context, rows * kv_heads * blocks());
     }
 };
-
-void run_task(void *data, size_t index) { static_cast<const Run *>(data)->task(long(index)); }
 
 Status *check_caches(const Node &node, const Tensor &keys, const Tensor &values) {
     for (size_t i = 0; i < 4; i++)
@@ -201,7 +238,7 @@ Status *run_cached(const Node &node, ort::KernelContext *context) {
     }
     Shape shape = {{rows * tokens, width}, 2};
     HFX_TRY(make_output(context, 0, shape, width, reinterpret_cast<void **>(&run.out)));
-    return rows * tokens > 0 ? api->parallel(context, run_task, size_t(rows * node.kv_heads), &run) : nullptr;
+    return rows * tokens > 0 ? run.compute(context) : nullptr;
 }
 
 // Inputs: query [requests * beams * tokens, heads * dim], past_k, past_v, the last position of each request; for int8,
@@ -232,7 +269,7 @@ Status *run_cross(const Node &node, ort::KernelContext *context) {
     run.key_scale = key_scale.as<float>(), run.value_scale = value_scale.as<float>();
     Shape shape = {{requests * queries, width}, 2};
     HFX_TRY(make_output(context, 0, shape, width, reinterpret_cast<void **>(&run.out)));
-    return requests * queries > 0 ? api->parallel(context, run_task, size_t(requests * node.heads), &run) : nullptr;
+    return requests * queries > 0 ? run.compute(context) : nullptr;
 }
 
 Status *compute(void *data, ort::KernelContext *context) {

@@ -3,7 +3,7 @@
 //
 // Sums are computed in 64 lanes, element i in lane i % 64. The lanes are then added up in a fixed order.
 #pragma once
-#include "attend.h"
+#include "attend_many.h"
 #include "floats.h"
 #include "masked.h"
 #include <xmmintrin.h>

@@ -126,19 +126,6 @@ void rotate(const float *x, const float *cos, const float *sin, long dim, float 
     }
 }
 
-// Turns rows into columns, in four rounds. Each round interleaves rows i and i + 8 into rows 2 i and 2 i + 1.
-void transpose(Floats *square) {
-    for (int round = 0; round < 4; round++) {
-        Floats before[WIDTH];
-        for (int i = 0; i < WIDTH; i++) before[i] = square[i];
-        for (int i = 0; i < WIDTH / 2; i++) {
-            Floats a = before[i], b = before[i + WIDTH / 2];
-            square[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            square[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-        }
-    }
-}
-
 // Writes the keys of all tokens to `keys`, [dim][columns], with zeros behind the last token. If keys are rotated, a
 // block at a time is rotated in `rotated` first.
 void turn_keys(const SelfAttention &a, long columns, float *keys, float *rotated) {

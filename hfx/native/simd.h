@@ -39,7 +39,7 @@ inline Floats load_some(const float *from, int count) {
 inline void store_some(float *to, Floats value, int count) { memcpy(to, &value, size_t(count) * sizeof(float)); }
 #endif
 
-inline Floats all(float value) { return Floats{} + value; }
+inline Floats all(float value) { return Floats{value, value, value, value, value, value, value, value, value, value, value, value, value, value, value, value}; }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats smaller(Floats a, Floats b) { return a < b ? a : b; }
 inline Floats magnitude(Floats x) { return (Floats)((Bits)x & 0x7fffffffu); }
@@ -57,6 +57,19 @@ inline float largest(Floats x) {
     float best = x[0];
     for (int i = 1; i < WIDTH; i++) best = x[i] > best ? x[i] : best;
     return best;
+}
+
+// Turns rows into columns, in four rounds. Each round interleaves rows i and i + 8 into rows 2 i and 2 i + 1.
+inline void transpose(Floats *square) {
+    for (int round = 0; round < 4; round++) {
+        Floats before[WIDTH];
+        for (int i = 0; i < WIDTH; i++) before[i] = square[i];
+        for (int i = 0; i < WIDTH / 2; i++) {
+            Floats a = before[i], b = before[i + WIDTH / 2];
+            square[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            square[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        }
+    }
 }
 
 // 1.5 * 2^23. A float of at most 2^22 plus this number has the float's integer, rounded to nearest even, in its low

@@ -168,7 +168,7 @@ def test_a_step_in_a_window_reads_nothing_before_it(
 @pytest.mark.parametrize("window", [1, 5, 16, 100, 256, 280])
 @pytest.mark.parametrize("dim", [24, 64])
 def test_tokens_in_a_window_have_the_bits_of_steps(library: Path, dim: int, window: int) -> None:
-    """A prompt's tokens are computed four at a time; their windows begin in different vectors and chunks."""
+    """A prompt's tokens are computed many at a time; their windows begin in different vectors and chunks."""
     heads, kv_heads, tokens, before = 3, 1, 45, 250
     k, v = (cache.astype(np.float16) for cache in caches(1, kv_heads, dim))
     qkv = np.random.default_rng(5).standard_normal((tokens, (heads + 2 * kv_heads) * dim)).astype(np.float32)
@@ -257,8 +257,9 @@ def test_a_bias_is_added_to_scores(library: Path, shared: bool) -> None:
             assert np.abs(got[row, head] - want).max() < TOLERANCE
 
 
-def test_the_tokens_of_a_row_have_the_bits_of_steps(library: Path) -> None:
-    heads, dim, tokens, before = 3, 64, 16, 250
+@pytest.mark.parametrize(("dim", "tokens"), [(64, 15), (64, 16), (24, 41), (80, 100)])
+def test_the_tokens_of_a_row_have_the_bits_of_steps(library: Path, dim: int, tokens: int) -> None:
+    heads, before = 3, 250
     k, v = caches(1, heads, dim)
     generator = np.random.default_rng(5)
     qkv = generator.standard_normal((tokens, 3 * heads * dim)).astype(np.float32)
@@ -304,10 +305,16 @@ def test_beams_of_a_row_attend_to_the_same_source(library: Path, dim: int, beams
 
 
 @pytest.mark.parametrize("bytes_", [True, False])
-def test_several_tokens_read_a_source_as_beams_do(library: Path, bytes_: bool) -> None:
-    feed = cross_feed(6, 2, 64, [0, 17, 400], bytes_)
-    op = "CrossAttentionInt8" if bytes_ else "CrossAttention"
-    assert np.array_equal(*(attention(library, op, 2, beams)(feed) for beams in (2, 6)))
+@pytest.mark.parametrize("dim", [64, 72])
+def test_many_queries_of_a_source_have_the_bits_of_few(library: Path, dim: int, bytes_: bool) -> None:
+    heads, last, many, few = 2, [0, 17, 400], 105, 7
+    feed = cross_feed(many, heads, dim, last, bytes_)
+    run = attention(library, "CrossAttentionInt8" if bytes_ else "CrossAttention", heads)
+    together, rows = run(feed).reshape(len(last), many, -1), feed["x"].reshape(len(last), many, -1)
+    for first in range(0, many, few):
+        part = slice(first, first + few)
+        alone = run(feed | {"x": rows[:, part].reshape(len(last) * few, -1)})
+        assert np.array_equal(alone.reshape(len(last), few, -1), together[:, part])
 
 
 def test_tokens_that_are_turned_have_the_bits_of_steps(library: Path) -> None:
