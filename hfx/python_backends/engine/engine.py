@@ -121,10 +121,11 @@ class Engine:
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
         prefixes = open_prefix_cache(runner, settings.prefix_cache_mb)
-        separates = session.provider == CPU
+        separates, limits = session.provider == CPU, Limits()
+        short_parts = separates and spec.max_length > limits.chunk and runner.same_in_parts
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
-        scheduler = FairScheduler(slots, spec.has_encoder, Limits(), light_rows, prefixes)
+        scheduler = FairScheduler(slots, spec.has_encoder, limits, light_rows, prefixes, short_parts)
         if runner.runtime == NATIVE and spec.operators:  # log-softmax and top-k are native, too
             session = replace(session, operators=spec.operators.path)
         return cls(spec, Core(scheduler, runners, Picker(spec, slots, session)), settings)

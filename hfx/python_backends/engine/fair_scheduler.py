@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import QueueFull
 from .jobs import Job
-from .plan import Limits, Plan
+from .plan import QUERIES, Limits, Plan, Run
 from .prefix_cache import PrefixCache
 from .request import Step
 from .scheduler import Scheduler
@@ -25,6 +25,9 @@ LIGHT_ROWS = 4  # used if the model's own number of beams is not known
 # Light requests, and medium requests, each have reserved rows in addition to the slots: this share of the slots, and at
 # least `light_rows`.
 RESERVED = 0.25
+
+# While other rows decode, a part of a long prompt takes about this many times as long as the slowest of their steps.
+PART = 2.0
 
 # A batch gets this many times the run time of the next heavier batch while both have requests.
 SHARE = 2.0
@@ -46,6 +49,8 @@ class FairScheduler:
     Requests that don't fit into these reserved rows are admitted strictly in order of arrival, with one exception: if
     parts of several documents wait, a part of the document with the fewest rows comes first. For this comparison, a row
     counts more, the more parts of its document have begun. The batches share the prefix cache `prefixes`.
+
+    If `short_parts` is true, parts of long prompts are shortened while other rows decode.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class FairScheduler:
         limits: Limits,
         light_rows: int = 0,
         prefixes: PrefixCache | None = None,
+        short_parts: bool = False,
     ) -> None:
         self.slots = slots
         self.has_encoder = has_encoder
@@ -62,10 +68,14 @@ class FairScheduler:
         self.batches = tuple(Scheduler(slots, has_encoder, limits, self.prefixes) for _ in range(BATCHES))
         self.reserve = min(slots, max(int(slots * RESERVED), light_rows)) if light_rows else 0
         self._light_rows = light_rows
+        self._short_parts = short_parts
         # Weighted fair queueing: the weighted seconds of each batch's runs and of its last run, and the virtual time.
         self._spent = [0.0] * BATCHES
         self._last = [0.0] * BATCHES
         self._clock = 0.0
+        # The seconds of each batch's last decode step, and of a token in the last part of a long prompt.
+        self._step_seconds = [0.0] * BATCHES
+        self._token_seconds = 0.0
         self._begun = Counter[int]()  # parts of each document
 
     @property
@@ -126,6 +136,7 @@ class FairScheduler:
                 self._begun[job.request.document] += 1
         batch = min(self._in_use(), key=self._finish, default=LIGHT)
         self._clock = max(self._clock, self._spent[batch])
+        self.batches[batch].part = self._part()
         return self.batches[batch].schedule()
 
     def charge(self, plan: Plan, seconds: float) -> None:
@@ -133,6 +144,10 @@ class FairScheduler:
         batch = plan.jobs[0].batch
         self._spent[batch] += seconds * SHARE**batch
         self._last[batch] = seconds * SHARE**batch
+        if isinstance(plan, Run) and plan.groups:
+            self._step_seconds[batch] = seconds
+        elif isinstance(plan, Run) and len(plan.spans) == 1 and not plan.spans[0].is_whole:
+            self._token_seconds = seconds / len(plan.spans[0].tokens)
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
         """Take the outcome of a plan: `steps` has a step for each of its picks."""
@@ -152,6 +167,19 @@ class FairScheduler:
     def _finish(self, batch: int) -> tuple[float, int]:
         """Return a batch's sort key: its time after another run as long as its last, then its number."""
         return self._spent[batch] + self._last[batch], batch
+
+    def _part(self) -> int:
+        """Return the most tokens that the next part of a long prompt may have.
+
+        A token takes longer the more tokens come before it, so the time of the part before is the measure; the first
+        part is the shortest.
+        """
+        longest = self.batches[LIGHT].limits.chunk
+        steps = [self._step_seconds[number] for number, batch in enumerate(self.batches) if batch.is_decoding]
+        if not self._short_parts or not steps:
+            return longest
+        tokens = int(PART * max(steps) / self._token_seconds) if self._token_seconds else 0
+        return min(longest, max(tokens // QUERIES * QUERIES, QUERIES))
 
     def _start_batch(self, batch: int) -> None:
         """Set the time of a batch that was not in use to the virtual time."""

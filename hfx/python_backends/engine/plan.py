@@ -26,8 +26,8 @@ class Limits:
     """The limits of a run, in tokens.
 
     They bound the time for which prompts and sources delay the sequences that are being decoded. A prompt longer than
-    `chunk` is run in parts of this length. `prefill` and `encode` limit the padded tokens of a batch of prompts or
-    sources; a single prompt or source may be longer.
+    `chunk` is run in parts of at most this length. `prefill` and `encode` limit the padded tokens of a batch of prompts
+    or sources; a single prompt or source may be longer.
     """
 
     chunk: int = 256

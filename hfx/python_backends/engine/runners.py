@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Union
 
 import numpy as np
@@ -104,19 +104,30 @@ class DecoderRunner:
         The number is 0 if there can't be a prefix cache: if the KV cache is on a device, if the model's maximum length
         or `size` is too small for one block, or if running a prompt in parts gives other bits than running it whole.
         """
-        cache, spec = self.partition.cache, self._spec
-        if not isinstance(cache, KvCache) or spec.max_length <= BLOCK:
+        cache = self.partition.cache
+        if not isinstance(cache, KvCache) or self._spec.max_length <= BLOCK:
             return 0
         blocks = PrefixBlocks(cache, size)
         if not blocks.count:
             LOG.warning("no prefix cache: a block of %d tokens has %d bytes, it may have %d", BLOCK, blocks.bytes, size)
             return 0
-        if not is_same_in_parts(spec, self._bits):
+        if not self.same_in_parts:
             LOG.warning("no prefix cache: on this processor, a prompt that is run in parts has other last bits")
             return 0
-        self.release_memory()
         self.blocks = blocks
         return blocks.count
+
+    @cached_property
+    def same_in_parts(self) -> bool:
+        """Whether the bits of answers don't depend on the parts that a prompt is run in. False if KV is on a device.
+
+        This is probed when it is first asked, which must be before any run.
+        """
+        if not isinstance(self.partition.cache, KvCache) or self._spec.max_length <= BLOCK:
+            return False
+        same = is_same_in_parts(self._spec, self._bits)
+        self.release_memory()
+        return same
 
     def release_memory(self) -> None:
         """Give the cache's pages back to the operating system."""
@@ -168,6 +179,8 @@ class EncoderDecoderRunner:
     It has a partition for each width, with room for `slots` rows. A partition is opened when the first request of its
     width arrives, if not before.
     """
+
+    same_in_parts = False  # sources are run whole
 
     def __init__(
         self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache

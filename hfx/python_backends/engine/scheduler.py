@@ -125,6 +125,7 @@ class Scheduler:
         self.slots = slots
         self.has_encoder = has_encoder
         self.limits = limits
+        self.part = limits.chunk  # the most tokens of the next part of a long prompt
         self.prefixes = prefixes
         self.free_rows = slots
         self.waiting: deque[Job] = deque()
@@ -138,6 +139,11 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return self.free_rows == self.slots and not self.waiting
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether any rows take decode steps."""
+        return any(partition.groups for partition in self.partitions.values())
 
     @property
     def admitted(self) -> list[Job]:
@@ -264,7 +270,8 @@ class Scheduler:
         """
         loads = {job: () if job.prefilled else self.prefixes.load(job.prompt) for job in jobs}
         starts = {job: job.prefilled or BLOCK * len(loads[job]) for job in jobs}
-        ends = {job: min(starts[job] + self.limits.chunk, len(job.prompt)) for job in jobs}
+        most = self.part if self.chunking in jobs else self.limits.chunk
+        ends = {job: min(starts[job] + most, len(job.prompt)) for job in jobs}
         complete = [job for job, end in ends.items() if end == len(job.prompt)]
         saves = dict(zip(complete, self.prefixes.reserve([job.prompt for job in complete]), strict=True))
         # First, each job gets the row in which its prompt is run. With several jobs, these rows lie beside each other;

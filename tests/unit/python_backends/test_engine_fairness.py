@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from hfx.python_backends.engine.fair_scheduler import HEAVY, LIGHT, LIGHT_PROMPT, LIGHT_ROWS, MEDIUM, SHARE
+from hfx.python_backends.engine.fair_scheduler import (
+    HEAVY,
+    LIGHT,
+    LIGHT_PROMPT,
+    LIGHT_ROWS,
+    MEDIUM,
+    PART,
+    SHARE,
+    FairScheduler,
+)
 from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.plan import Plan
+from hfx.python_backends.engine.plan import QUERIES, Limits, Plan
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.errors import QueueFull
 from tests.unit.python_backends.test_engine_scheduler import Play
@@ -21,10 +31,18 @@ SHORT, LONG = 1.0, 10.0
 
 
 class Timed(Play):
-    """A Play with both batches that charges the time of each plan to the scheduler."""
+    """A Play with all batches that charges the time of each plan to the scheduler."""
 
-    def __init__(self, slots: int = SLOTS, has_encoder: bool = True) -> None:
-        super().__init__(slots, has_encoder, light_rows=LIGHT_ROWS)
+    def __init__(
+        self,
+        slots: int = SLOTS,
+        has_encoder: bool = True,
+        seconds: Callable[[Plan], float] | None = None,
+        short_parts: bool = False,
+    ) -> None:
+        super().__init__(slots, has_encoder)
+        self.scheduler = FairScheduler(slots, has_encoder, Limits(), LIGHT_ROWS, short_parts=short_parts)
+        self.seconds = seconds or seconds_of
 
     def part(self, document: int, max_tokens: int = 100) -> Job:
         settings = Settings(max_tokens=max_tokens, decoder_prompt=(1,) if self.scheduler.has_encoder else ())
@@ -33,7 +51,7 @@ class Timed(Play):
     def step(self) -> Any:
         plan = super().step()
         if plan is not None:
-            self.scheduler.charge(plan, seconds_of(plan))
+            self.scheduler.charge(plan, self.seconds(plan))
         rows = [sum(job.rows for job in batch.admitted) for batch in self.scheduler.batches]
         assert sum(rows) == self.scheduler.rows_in_use <= self.scheduler.slots + 2 * self.scheduler.reserve
         assert max(rows) <= self.scheduler.slots
@@ -65,6 +83,35 @@ def test_a_light_request_passes_a_document_and_runs_most_of_the_time(has_encoder
     own = [plan for plan in plans if light in plan.jobs]
     others = sum(map(seconds_of, plans)) - SHORT * len(own)
     assert others <= len(own) * SHORT / SHARE + LONG
+
+
+def seconds_of_prompts(plan: Plan) -> float:
+    """Return a made-up time: a step takes SHORT, and a token longer the more tokens come before it."""
+    return sum(len(span.tokens) * (1 + span.end / 500) / 50 for span in plan.spans) if plan.spans else SHORT
+
+
+def test_a_long_prompt_takes_little_time_between_two_steps_of_others() -> None:
+    play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=True)
+    play.submit(max_tokens=10_000)
+    play.steps(5)
+    plans = run_of(play, play.submit(2000, max_tokens=1))
+    parts = [plan for plan in plans if plan.spans]
+    assert max(map(seconds_of_prompts, parts)) <= 1.2 * PART * SHORT
+    assert sum(len(part.spans[0].tokens) for part in parts) == 2000
+    assert {len(part.spans[0].tokens) % QUERIES for part in parts} == {0}
+    # The first part is as short as any; later ones fill their time.
+    assert parts[0].spans[0].end == QUERIES < parts[1].spans[0].end - QUERIES
+    assert sum(map(seconds_of_prompts, parts)) >= 0.5 * PART * SHORT * len(parts)
+
+
+@pytest.mark.parametrize(("short_parts", "decodes"), [(True, False), (False, True)])
+def test_a_long_prompt_has_long_parts_if_nobody_waits_or_bits_would_change(short_parts: bool, decodes: bool) -> None:
+    play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=short_parts)
+    if decodes:
+        play.submit(max_tokens=10_000)
+        play.steps(5)
+    plans = run_of(play, play.submit(2000, max_tokens=1))
+    assert [len(plan.spans[0].tokens) for plan in plans if plan.spans] == [Limits().chunk] * 7 + [208]
 
 
 def test_heavy_requests_go_on_beside_light_ones_without_end() -> None:
