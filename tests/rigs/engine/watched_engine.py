@@ -35,7 +35,12 @@ ONE_THREAD = SessionSettings(threads=1)
 
 
 def make_core(
-    folder: Path, slots: int, limits: Limits | None = None, runtime: str | None = None, prefix_blocks: int = 16
+    folder: Path,
+    slots: int,
+    limits: Limits | None = None,
+    runtime: str | None = None,
+    prefix_blocks: int = 16,
+    short_parts: bool = False,
 ) -> Core:
     """Return a watched core, to be stepped by hand.
 
@@ -49,7 +54,7 @@ def make_core(
     prefixes = PrefixCache(min(open_prefix_cache(runner, 1).size, prefix_blocks))
     watch = Watch(runner)
     watch.poison({})
-    scheduler = FairScheduler(slots, spec.has_encoder, limits or Limits(), prefixes=prefixes)
+    scheduler = FairScheduler(slots, spec.has_encoder, limits or Limits(), prefixes=prefixes, short_parts=short_parts)
     return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), watch)
 
 

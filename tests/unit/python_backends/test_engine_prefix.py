@@ -140,6 +140,26 @@ def test_the_rest_of_a_cached_prompt_may_have_any_length(
     assert core.counters.cached_tokens >= 2 * BLOCK * (len(requests) - 5)
 
 
+@pytest.mark.parametrize(("family", "runtime"), WAYS)
+def test_a_long_prompt_in_short_parts_beside_others_has_the_bits_that_it_has_alone(
+    tiny: Callable[[str], Path], family: str, runtime: str
+) -> None:
+    long = [ask(text(length, length, 100), 3, log_probs=True) for length in (400, 257, 273, 496)]
+    alone = make_core(tiny(family), 8, None, runtime, 0)
+    if not alone.runners[0].same_in_parts:
+        pytest.skip("on this processor, prompts in parts have other bits")
+    core = make_core(tiny(family), 8, None, runtime, 0, short_parts=True)
+    others = [accept(core, ask(text(length, length, 100), 60)) for length in (3, 7, 30)]
+    for _ in range(5):
+        core.step()
+    handles = [accept(core, request) for request in long]
+    finish(core)
+    assert all(job.result(0) for job in others)
+    assert [handle.result(0) for handle in handles] == all_answers(alone, long, 1)
+    assert (0, QUERIES, 0) in cut(core)
+    assert (0, QUERIES, 0) not in cut(alone)
+
+
 def test_a_beginning_is_kept_when_it_comes_the_second_time(toy: Path) -> None:
     core = make_core(toy, 4, LONG)
     shared = text(3, 3 * BLOCK)
