@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -202,6 +205,53 @@ def overload(settings: Settings, figures: Figures) -> None:
         take_turns(figures, "overload", {OVERLOAD_CASE: OVERLOAD_CASE}, ways, settings.turns(3))
 
 
+def long(settings: Settings, figures: Figures) -> None:
+    """Callers with short prompts alone, and beside one who sends a long prompt again and again."""
+    requests, tokens = (16, 60) if settings.quick else (160, LONG_TOKENS)
+    case = LoadCase(callers(LONG_CALLERS), Closed(LONG_CALLERS), requests, ((SENTENCE, OVERLOAD_TOKENS),))
+    numbers, text = itertools.count(), text_of(tokens, LONG.checkpoint(settings.quick))
+    with EmbeddedServer(LONG.repository("int8", settings.quick)) as server, ThreadPoolExecutor(1) as other:
+        target = server_target(server, NAME)
+
+        def alone(case: LoadCase) -> dict[str, float | None]:
+            found, _ = over_grpc(target, case, stream=True)
+            pause, usual = found["pause p99 ms"], found["pause p50 ms"]
+            return {**found, UNEVEN: pause / usual if pause and usual else None}
+
+        def beside(case: LoadCase) -> dict[str, float | None]:
+            over = threading.Event()
+
+            def send() -> list[float]:
+                times: list[float] = []
+                while not over.is_set():  # each begins with another number, so that none is known to the prefix cache
+                    prompt = LoadCase("a long prompt", Closed(1), 1, ((f"{next(numbers)} {text}", 1),))
+                    times.append(over_grpc(target, prompt, stream=True)[0]["first token p50 ms"] or 0.0)
+                return times
+
+            sending = other.submit(send)
+            try:
+                found = alone(case)
+            finally:
+                over.set()
+            return {**found, LONG_FIRST: statistics.median(sending.result())}
+
+        with noted(figures, "warming up"):
+            alone(case)
+        take_turns(figures, "long", {case.name: case}, {"alone": alone, BESIDE: beside}, settings.turns(3))
+
+
+def text_of(tokens: int, folder: Path) -> str:
+    """Return a text of at most so many tokens of the tokenizer in `folder`, and hardly less."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    (item,) = synthetic(1, parse_lengths(f"fixed:{tokens}")).items
+    words = str(item.inputs[TEXT_INPUT][0]).split()
+    while len(tokenizer(" ".join(words)).input_ids) > tokens:
+        words.pop()
+    return " ".join(words)
+
+
 def offered(times: float) -> str:
     """The name of a load of so many times the peak."""
     return f"{times:g} times the peak"
@@ -216,6 +266,8 @@ PEAK, MANY = callers(PEAK_CALLERS), callers(MANY_CALLERS)
 OVERLOADED = Served("distilgpt2", slots=32)
 OVERLOAD_TOKENS, OVERLOAD_SECONDS, OVERLOAD_DEADLINE = 32, 15.0, 60.0
 OVERLOAD_CASE = f"{OVERLOAD_TOKENS} tokens"
+LONG, LONG_CALLERS, LONG_TOKENS = Served("smollm-135m", slots=32), 16, 1900
+BESIDE, UNEVEN, LONG_FIRST = "beside a long prompt", "pause p99 / p50", "first token of the long prompt ms"
 RATE_CASE, BURST_CASE = "50 requests/s for 3 s", f"{SEED_BURST} at once"
 WORKS = {
     "load": Work("Callers who each send the next request after an answer", load, COLUMNS, (WHOLE,), "tokens/s", (
@@ -235,6 +287,11 @@ WORKS = {
         ("answers/s", "steps/s", "refused/s", "late", "p99 ms", "refused p99 ms"), (PEAK,), "answers/s",
         tuple(Goal(OVERLOAD_CASE, "answers/s", (way,), least=0.9, against=(PEAK,))
               for way in (MANY, *map(offered, OFFERED))),
+    ),
+    "long": Work(
+        f'"{SENTENCE}", {OVERLOAD_TOKENS} tokens, beside a prompt of {LONG_TOKENS} tokens', long,
+        ("tokens/s", "pause p50 ms", "pause p99 ms", UNEVEN, "first token p50 ms", LONG_FIRST), ("alone",), "tokens/s",
+        (Goal(callers(LONG_CALLERS), UNEVEN, (BESIDE,), most=3.0),),
     ),
 }  # fmt: skip
 
