@@ -26,8 +26,10 @@ LIGHT_ROWS = 4  # used if the model's own number of beams is not known
 # least `light_rows`.
 RESERVED = 0.25
 
-# While other rows decode, a part of a long prompt takes about this many times as long as the slowest of their steps.
+# A part of a long prompt takes about this many times as long as the slowest recent decode step. A step is recent if the
+# runs after it took less than RECENT seconds: the rows that took it may be followed by others.
 PART = 2.0
+RECENT = 1.0
 
 # A batch gets this many times the run time of the next heavier batch while both have requests.
 SHARE = 2.0
@@ -50,7 +52,7 @@ class FairScheduler:
     parts of several documents wait, a part of the document with the fewest rows comes first. For this comparison, a row
     counts more, the more parts of its document have begun. The batches share the prefix cache `prefixes`.
 
-    If `short_parts` is true, parts of long prompts are shortened while other rows decode.
+    If `short_parts` is true, parts of long prompts are shortened while rows decode, and shortly afterwards.
     """
 
     def __init__(
@@ -73,8 +75,9 @@ class FairScheduler:
         self._spent = [0.0] * BATCHES
         self._last = [0.0] * BATCHES
         self._clock = 0.0
-        # The seconds of each batch's last decode step, and of a token in the last part of a long prompt.
+        # The seconds of each batch's last decode step and of the runs after it, and those of a token in the last part.
         self._step_seconds = [0.0] * BATCHES
+        self._since_step = [RECENT] * BATCHES
         self._token_seconds = 0.0
         self._begun = Counter[int]()  # parts of each document
 
@@ -144,8 +147,9 @@ class FairScheduler:
         batch = plan.jobs[0].batch
         self._spent[batch] += seconds * SHARE**batch
         self._last[batch] = seconds * SHARE**batch
+        self._since_step = [each + seconds for each in self._since_step]
         if isinstance(plan, Run) and plan.groups:
-            self._step_seconds[batch] = seconds
+            self._step_seconds[batch], self._since_step[batch] = seconds, 0.0
         elif isinstance(plan, Run) and len(plan.spans) == 1 and not plan.spans[0].is_whole:
             self._token_seconds = seconds / len(plan.spans[0].tokens)
 
@@ -175,10 +179,11 @@ class FairScheduler:
         part is the shortest.
         """
         longest = self.batches[LIGHT].limits.chunk
-        steps = [self._step_seconds[number] for number, batch in enumerate(self.batches) if batch.is_decoding]
-        if not self._short_parts or not steps:
+        recent = [number for number in range(BATCHES) if self._since_step[number] < RECENT]
+        if not self._short_parts or not recent:
             return longest
-        tokens = int(PART * max(steps) / self._token_seconds) if self._token_seconds else 0
+        seconds = PART * max(self._step_seconds[number] for number in recent)
+        tokens = int(seconds / self._token_seconds) if self._token_seconds else 0
         return min(longest, max(tokens // QUERIES * QUERIES, QUERIES))
 
     def _start_batch(self, batch: int) -> None:

@@ -141,11 +141,6 @@ class Scheduler:
         return self.free_rows == self.slots and not self.waiting
 
     @property
-    def is_decoding(self) -> bool:
-        """Whether any rows take decode steps."""
-        return any(partition.groups for partition in self.partitions.values())
-
-    @property
     def admitted(self) -> list[Job]:
         """The jobs that have rows."""
         sequences = (sequence for partition in self.partitions.values() for sequence in partition.sequences)

@@ -15,6 +15,7 @@ from hfx.python_backends.engine.fair_scheduler import (
     LIGHT_ROWS,
     MEDIUM,
     PART,
+    RECENT,
     SHARE,
     FairScheduler,
 )
@@ -85,9 +86,12 @@ def test_a_light_request_passes_a_document_and_runs_most_of_the_time(has_encoder
     assert others <= len(own) * SHORT / SHARE + LONG
 
 
+STEP = 0.02
+
+
 def seconds_of_prompts(plan: Plan) -> float:
-    """Return a made-up time: a step takes SHORT, and a token longer the more tokens come before it."""
-    return sum(len(span.tokens) * (1 + span.end / 500) / 50 for span in plan.spans) if plan.spans else SHORT
+    """Return a made-up time: a step takes STEP, and a token longer the more tokens come before it."""
+    return sum(len(span.tokens) * (1 + span.end / 500) / 50 for span in plan.spans) * STEP if plan.spans else STEP
 
 
 def test_a_long_prompt_takes_little_time_between_two_steps_of_others() -> None:
@@ -96,12 +100,22 @@ def test_a_long_prompt_takes_little_time_between_two_steps_of_others() -> None:
     play.steps(5)
     plans = run_of(play, play.submit(2000, max_tokens=1))
     parts = [plan for plan in plans if plan.spans]
-    assert max(map(seconds_of_prompts, parts)) <= 1.2 * PART * SHORT
+    assert max(map(seconds_of_prompts, parts)) <= 1.2 * PART * STEP
     assert sum(len(part.spans[0].tokens) for part in parts) == 2000
     assert {len(part.spans[0].tokens) % QUERIES for part in parts} == {0}
     # The first part is as short as any; later ones fill their time.
     assert parts[0].spans[0].end == QUERIES < parts[1].spans[0].end - QUERIES
-    assert sum(map(seconds_of_prompts, parts)) >= 0.5 * PART * SHORT * len(parts)
+    assert sum(map(seconds_of_prompts, parts)) >= 0.5 * PART * STEP * len(parts)
+
+
+def test_parts_stay_short_for_a_second_after_the_last_step_of_others() -> None:
+    play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=True)
+    run_of(play, play.submit(max_tokens=3))
+    plans = run_of(play, play.submit(4000, max_tokens=1))
+    before = [sum(map(seconds_of_prompts, plans[:number])) for number in range(len(plans))]
+    for plan, seconds in zip(plans[:-1], before[:-1], strict=True):
+        assert (len(plan.spans[0].tokens) < Limits().chunk) == (seconds < RECENT)
+    assert before[-1] > 2 * RECENT
 
 
 @pytest.mark.parametrize(("short_parts", "decodes"), [(True, False), (False, True)])
