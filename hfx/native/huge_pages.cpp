@@ -9,7 +9,6 @@ namespace hfx {
 namespace {
 
 constexpr size_t PAGE = 4096, HUGE_PAGE = 2 << 20, ARENA = 256 << 20;
-constexpr int COLD = 20;  // MADV_COLD (Linux 5.4): these pages are reclaimed first when memory is short
 
 size_t up_to_page(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
@@ -41,6 +40,28 @@ bool has_huge_pages() {
     return read_any && !strstr(text, "[never]");
 }
 
+// Whether no page has anything but what a mapped file, or memory that processes share, has at its place.
+bool is_of_file(uintptr_t begin, uintptr_t end) {
+    constexpr uint64_t PRESENT = uint64_t(1) << 63, SWAPPED = uint64_t(1) << 62, OF_FILE = uint64_t(1) << 61;
+    const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    bool all = true;
+    for (uint64_t pages[512]; all && begin < end;) {
+        const size_t left = (end - begin) / PAGE, count = left < 512 ? left : 512;
+        all = pread(file, pages, count * 8, off_t(begin / PAGE * 8)) == ssize_t(count * 8);
+        for (size_t i = 0; all && i < count; i++) all = !(pages[i] & SWAPPED) && (!(pages[i] & PRESENT) || pages[i] & OF_FILE);
+        begin += count * PAGE;
+    }
+    close(file);
+    return all;
+}
+
+// Takes the pages of a mapped file out of this process's memory; they are read again if they are needed.
+void drop(const int8_t *values, size_t bytes) {
+    const uintptr_t begin = up_to_page(uintptr_t(values)), end = (uintptr_t(values) + bytes) / PAGE * PAGE;
+    if (begin < end && is_of_file(begin, end)) madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTNEED);
+}
+
 bool make_arena(size_t bytes) {
     const size_t size = (bytes > ARENA ? bytes : ARENA) + HUGE_PAGE;
     Arena *arena = make<Arena>();
@@ -65,8 +86,7 @@ Copy *make_copy(const int8_t *values, size_t bytes) {
     if (!copy) return nullptr;
     *copy = {all_copies, newest, reinterpret_cast<int8_t *>(newest->memory + newest->used), bytes, 0};
     memcpy(copy->values, values, bytes);
-    const size_t skipped = up_to_page(uintptr_t(values)) - uintptr_t(values);
-    if (bytes > skipped + PAGE) madvise(const_cast<int8_t *>(values) + skipped, (bytes - skipped) / PAGE * PAGE, COLD);
+    drop(values, bytes);
     newest->used += room, newest->copies++;
     return all_copies = copy;
 }

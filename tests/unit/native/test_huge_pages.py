@@ -6,12 +6,15 @@ import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import onnx
+import onnxruntime
+import psutil
 import pytest
 
 from tests.rigs.machine.huge_pages import AVAILABLE, copied
 from tests.unit.native.libraries import SANITIZED
 from tests.unit.native.reference import Linear, assert_same_bits, random_linear, random_rows
-from tests.unit.native.sessions import Operator
+from tests.unit.native.sessions import Operator, model_of, options
 
 INPUTS, OUTPUTS = 2048, 4096
 BYTES = INPUTS * OUTPUTS
@@ -55,6 +58,29 @@ def test_equal_weights_are_copied_once_and_given_back(any_library: Path) -> None
     assert_same_bits(third(x), other(x))
     del third
     assert copied() == before
+
+
+@pytest.mark.skipif(not AVAILABLE or SANITIZED, reason="the system has no huge pages, or a sanitizer keeps memory")
+def test_weights_of_a_file_leave_memory_once_they_are_copied(any_library: Path, tmp_path: Path) -> None:
+    linear, x, file = random_linear(INPUTS, OUTPUTS), random_rows(3, INPUTS), tmp_path / "weights.bin"
+    onnx.save(model_of("Int8Linear", linear), tmp_path / "model.onnx", save_as_external_data=True, location=file.name)
+    held, answers = [], []
+    for copies in (False, True):
+        switch = ctypes.CDLL(str(any_library)).hfx_huge_pages
+        switch(copies)
+        session = onnxruntime.InferenceSession(tmp_path / "model.onnx", options(any_library))
+        switch(0)
+        answers.append(session.run(None, {"x": x})[0])
+        held.append(in_memory(file))
+        del session
+    assert held[1] < BYTES // 8 < BYTES <= held[0]
+    assert_same_bits(*answers)
+
+
+def in_memory(file: Path) -> int:
+    """Return the bytes of a mapped file that are in this process's memory."""
+    maps = psutil.Process().memory_maps(grouped=True)
+    return sum(each.rss for each in maps if each.path == str(file))
 
 
 def test_sessions_of_several_threads_share_copies(any_library: Path) -> None:
