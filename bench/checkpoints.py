@@ -66,6 +66,16 @@ SHAPES: tuple[Shape, ...] = (
         "max_relative_positions": -1, "position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True,
         "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "pooler_hidden_size": 768,
     }, "roberta", 512, _NEGATIVE_POSITIVE),
+    # sentence-transformers/all-MiniLM-L6-v2
+    Shape("minilm-l6", "BertModel", "BertConfig", {
+        "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
+        "intermediate_size": 1536, "max_position_embeddings": 512,
+    }, "bert", 512),
+    # BAAI/bge-base-en-v1.5
+    Shape("bge-base", "BertModel", "BertConfig", {
+        "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072, "max_position_embeddings": 512,
+    }, "bert", 512),
     # distilbert/distilgpt2
     Shape("distilgpt2", "GPT2LMHeadModel", "GPT2Config", {
         "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 6, "n_head": 12,
@@ -111,6 +121,7 @@ BY_NAME: Mapping[str, Shape] = {shape.name: shape for shape in SHAPES}
 # The same architecture small enough for a smoke run, by class of the config.
 _SMALL: Mapping[str, Mapping[str, Any]] = {
     "DistilBertConfig": {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128},
+    "BertConfig": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
     "MPNetConfig": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
     "DebertaV2Config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
                         "pooler_hidden_size": 64},

@@ -1,4 +1,4 @@
-"""`python -m bench.encoder`: a classifier through Triton beside its bare session, and beside the peers.
+"""`python -m bench.encoder`: encoders through Triton beside their bare session, and beside the peers.
 
 A case is so many texts at once: a batch of a session, or as many callers of the server. `ms` is of the net alone in
 process and the p50 of callers; "text to label ms" has the tokenizer in it.
@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from bench import command, h2load, roofline
@@ -43,16 +44,23 @@ EXPORTED = (*PRECISIONS, *BFLOAT16)
 WAYS = (
     *(Way("hfx", precision) for precision in EXPORTED),
     Way("torch", "fp32"),
-    *(Way(peer, precision) for precision in PRECISIONS for peer in ("optimum", "openvino")),
+    *(Way(peer, precision) for precision in PRECISIONS for peer in ("optimum", "exporters", "openvino")),
     *(Way("openvino", precision) for precision in BFLOAT16),
 )
 MIXED_SIZES = (4, 8, 32)  # texts of many lengths in a batch
 RELATIVES = tuple(Served(shape) for shape in ("mpnet-base", "modernbert-base", "deberta-v3-base"))
 LONG = "fixed:128"
 RELATIVE_LOADS = ((LONG, 1), (LONG, 8), (SENTENCES, 8), (SENTENCES, 32))
+EMBEDDERS, EMBEDDED_SIZES = (Served("minilm-l6"), Served("bge-base")), (1, 8, 16)
+EMBEDDING = (
+    Way("hfx", "fp32"), Way("hfx", "int8"), Way("torch", "fp32"),
+    *(Way(peer, precision) for precision in PRECISIONS for peer in ("optimum", "exporters", "openvino")),
+    *(Way("llama.cpp", precision, variant) for precision in ("fp32", "q8_0") for variant in ("", "apart")),
+)  # fmt: skip
 SECONDS, SERVED_SECONDS = 0.4, 2.0
 OVERLOAD, OVERLOAD_SECONDS, DEADLINE, PEAK_CALLERS = 4.0, 60.0, 10.0, 64
 REQUESTS = 200  # before memory is read
+TORCH = "torch fp32"
 NATIVE, IN_PYTHON = "hfx int8 served", "hfx int8 served by Python steps"
 PEAK, EXCESS = "64 callers", "4 times as much"
 COLUMNS = ("requests/s", "of the limit", "ms", "p99 ms", "text to label ms", "processor ms a text", "rows a step")
@@ -119,6 +127,37 @@ def _int8_sessions(settings: Settings, figures: Figures, work: str, shape: Serve
 def relative_name(shape: Served, lengths: str, size: int) -> str:
     """The name of a case of `relatives`."""
     return f"{shape.shape}: {size} of {'128 tokens' if lengths == LONG else 'many lengths'}"
+
+
+def embedders(settings: Settings, figures: Figures) -> None:
+    """The sessions of embedders on texts of equal lengths; `cosine` is the least with torch's vectors of a case."""
+    sizes, widths = (EMBEDDED_SIZES[:2], WIDTHS[:1]) if settings.quick else (EMBEDDED_SIZES, WIDTHS)
+    for shape in EMBEDDERS:
+        checkpoint = shape.checkpoint(settings.quick)
+        count = token_counter(checkpoint)
+        cases = [replace(_case(width, size), name=embedder_name(shape, width, size))
+                 for width in widths for size in sizes]  # fmt: skip
+        loads = {case.name: (case, case.request_set(count)) for case in cases}
+        with ExitStack() as stack:
+            children = open_ways(settings.chosen(EMBEDDING), checkpoint, figures, stack)
+            torch = children.get(TORCH)
+            ways: dict[str, Turn] = {label: partial(_embedded, child, torch) for label, child in children.items()}
+            take_turns(figures, "embedders", loads, ways, settings.turns(5))
+
+
+def embedder_name(shape: Served, width: int, size: int) -> str:
+    """The name of a case of `embedders`."""
+    return f"{shape.shape}: {case_name(width, size)}"
+
+
+def _embedded(child: Child, torch: Child | None, load: CaseLoad) -> dict[str, float | None]:
+    """A bare session's figures, and how near its vectors are to torch's."""
+    found = session_figures(child, load)
+    if torch:
+        rows, exact = (np.array(each.run(load[0].batch(load[1])).value.vectors) for each in (child, torch))
+        norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(exact, axis=1)
+        found["cosine"] = float(((rows * exact).sum(axis=1) / norms).min())
+    return found
 
 
 def overload(settings: Settings, figures: Figures) -> None:
@@ -238,7 +277,7 @@ def _goals(width: int) -> list[Goal]:
         most = 0.8 if width == WIDTHS[0] else 1.0
         found.append(Goal(cases[1], "ms", served, most=most, against=(way,), relation="difference"))
         found.append(Goal(cases[SIZES[-1]], "requests/s", served, least=0.92, against=(way,)))
-    peers = {("int8", "torch fp32"): 4.0, ("int8", "optimum int8"): 1.5}
+    peers = {("int8", TORCH): 4.0, ("int8", "optimum int8"): 1.5, ("int8", "exporters int8"): 1.0}
     peers |= {(precision, f"openvino {precision}"): 1.0 for precision in ("int8", *BFLOAT16)}
     for (precision, peer), least in peers.items():
         way = (f"hfx {precision}",)
@@ -265,6 +304,14 @@ WORKS = {
         relatives, ("requests/s", "ms", "text to label ms", "processor ms a text"), ("hfx int8",), "ms",
         tuple(Goal(relative_name(shape, *load), "ms", ("hfx int8",), least=1.2, against=(peer,), relation="inverse")
               for shape in RELATIVES for load in RELATIVE_LOADS for peer in ("optimum int8", "openvino int8")),
+    ),
+    "embedders": Work(
+        "Embedders of the sizes of MiniLM (6 layers) and bge-base, without Triton",
+        embedders, ("requests/s", "ms", "text to label ms", "processor ms a text", "cosine"), ("hfx int8",), "ms",
+        tuple(Goal(embedder_name(shape, width, size), "ms", ("hfx int8",), least=1.0, against=peers, lower=True,
+                   relation="inverse")
+              for shape in EMBEDDERS for width in WIDTHS for size in EMBEDDED_SIZES
+              for peers in (("exporters int8",), ("llama.cpp q8_0", "llama.cpp q8_0 apart"))),
     ),
     "overload": Work(
         "A classifier of distilbert-base's size at four times its peak, deadlines of 10 s",

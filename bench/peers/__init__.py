@@ -2,7 +2,8 @@
 
 An adapter has `PACKAGES`, `open_net(model, folder, precision, threads)` and, where the library has files of its own,
 `convert(model, folder, precision, variant)`. A net has `generate(prompts, batch)`: the new ids of each row; or it has
-`labels(texts)` and `net(texts)`, a function that runs the net alone. Only the peer's process imports its library.
+`labels(texts)` or `vectors(texts)`, and `net(texts)`, a function that runs the net alone. Only the peer's process
+imports its library.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from bench.child import Child, Run
 from bench.packages import Packages, converted, use
@@ -22,6 +23,7 @@ from bench.packages import Packages, converted, use
 PEERS = {
     "torch": "bench.peers.transformers_api",
     "optimum": "bench.peers.optimum_onnx",
+    "exporters": "bench.peers.transformers_onnx",
     "openvino": "bench.peers.optimum_intel",
     "genai": "bench.peers.openvino_genai",
     "ctranslate2": "bench.peers.ctranslate2_net",
@@ -40,7 +42,7 @@ class Model:
     """
 
     folder: str
-    kind: Literal["decoder", "encoder-decoder", "classifier"]
+    kind: Literal["decoder", "encoder-decoder", "classifier", "embedder"]
     start: int | None
     vocabulary: int
     longest: int
@@ -51,17 +53,24 @@ class Model:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         longest = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["model_max_length"]
         pairs = config.get("is_encoder_decoder")
-        generates = pairs or config["architectures"][0].endswith(("LMHeadModel", "ForCausalLM"))
-        kind: Any = "encoder-decoder" if pairs else "decoder" if generates else "classifier"
+        name = config["architectures"][0]
+        decoder, bare = name.endswith(("LMHeadModel", "ForCausalLM")), name.endswith("Model")
+        kind: Any = "encoder-decoder" if pairs else "decoder" if decoder else "embedder" if bare else "classifier"
         return cls(
             str(folder), kind, config["decoder_start_token_id"] if pairs else None, config["vocab_size"], longest
         )
 
     @property
     def auto_class(self) -> str:
-        """The end of transformers' class, `AutoModelFor…`."""
-        names = {"decoder": "CausalLM", "encoder-decoder": "Seq2SeqLM", "classifier": "SequenceClassification"}
+        """The end of optimum's class, `ORTModelFor…`."""
+        names = {"decoder": "CausalLM", "encoder-decoder": "Seq2SeqLM", "classifier": "SequenceClassification",
+                 "embedder": "FeatureExtraction"}  # fmt: skip
         return f"ModelFor{names[self.kind]}"
+
+    @property
+    def transformers_class(self) -> str:
+        """transformers' class."""
+        return "AutoModel" if self.kind == "embedder" else f"Auto{self.auto_class}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class Batch:
     """Rows that are answered together: `texts`, or token `ids` where no tokenizer is to be measured.
 
     A generator writes exactly `new` tokens for each, as the end token is forbidden before the last. A classifier
-    (`new` 0) labels texts; with `net_only` the tensors are made before the clock runs.
+    (`new` 0) labels texts, and an embedder gives vectors; with `net_only` the tensors are made before the clock runs.
     """
 
     texts: tuple[str, ...] = ()
@@ -82,11 +91,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Answer:
-    """Tokens read in all, tokens written by each row, and the texts or labels of the rows."""
+    """Tokens read in all, tokens written by each row, and the texts, labels or vectors of the rows."""
 
     read: int = 0
     written: tuple[int, ...] = ()
     texts: tuple[str, ...] = ()
+    vectors: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,15 +142,19 @@ def open_way(way: Way, model: Model, folder: str, threads: int) -> Callable[[Any
     """In the peer's process: the net, and how it is run."""
     use(needed(way.peer))
     net = importlib.import_module(PEERS[way.peer]).open_net(model, folder, way.precision, threads, way.variant)
-    if model.kind == "classifier":
-        return lambda batch: classifying(net, batch)
+    if model.kind in ("classifier", "embedder"):
+        return lambda batch: encoding(net, model, batch)
     tokenizer = Tokenizer(model)
     return lambda batch: generating(net, tokenizer, batch)
 
 
-def classifying(net: Any, batch: Batch) -> Run:
-    """Texts to labels, or the net alone."""
-    return net.net(batch.texts) if batch.net_only else lambda: Answer(texts=tuple(net.labels(batch.texts)))
+def encoding(net: Any, model: Model, batch: Batch) -> Run:
+    """Texts to labels or vectors, or the net alone."""
+    if batch.net_only:
+        return cast("Run", net.net(batch.texts))
+    if model.kind == "classifier":
+        return lambda: Answer(texts=tuple(net.labels(batch.texts)))
+    return lambda: Answer(vectors=tuple(tuple(row) for row in net.vectors(batch.texts).tolist()))
 
 
 def generating(net: Any, tokenizer: Tokenizer, batch: Batch) -> Run:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.child import Run
 from bench.exports import NAME, export, sources
@@ -30,10 +31,10 @@ def convert(model: Model, folder: str, precision: str, variant: str) -> None:
     export(folder, model.folder, precision, runtime=variant or "auto")
 
 
-def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Net | Classifier:
+def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Net | Encoder:
     """The published model."""
-    if model.kind == "classifier":
-        return Classifier(folder, "gpu" if precision == "fp16" else "cpu")
+    if model.kind in ("classifier", "embedder"):
+        return Encoder(folder, "gpu" if precision == "fp16" else "cpu")
     return Net(model, folder, "CUDA" if precision == "fp16" else "CPU", threads, variant or None)
 
 
@@ -73,7 +74,7 @@ class Net:
         return [handle.result()[0].ids for handle in handles]
 
 
-class Classifier:
+class Encoder:
     """All stages one after the other, or the session of the net alone."""
 
     def __init__(self, repository: str, device: Device) -> None:
@@ -85,6 +86,11 @@ class Classifier:
         """The likeliest label of each text."""
         answers = self._model.infer_all([{names.TEXT_INPUT: text} for text in texts])
         return [answer[names.LABEL][0] for answer in answers]
+
+    def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The embedding of each text."""
+        answers = self._model.infer_all([{names.TEXT_INPUT: text} for text in texts])
+        return np.stack([answer[names.EMBEDDING] for answer in answers]).astype(np.float32)
 
     def net(self, texts: Sequence[str]) -> Run:
         """The session that the backend opens, on tensors that are ready."""

@@ -2,7 +2,8 @@
 
 Precisions are its own: "q8_0", "q4_0" and "q4_k_m" beside "fp32". Matrices are repacked when a file is loaded, as its
 server does. The library is compiled for the processor at hand when it is installed. The variant "kv8" keeps keys and
-values in q8_0 in place of f16.
+values in q8_0 in place of f16. An embedder computes all texts in one call, in which each token's attention covers the
+tokens of all texts under a mask; with the variant "apart" each text has a call.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.child import Run
 from bench.packages import Packages
-from bench.peers import Batch, Ids, Model
+from bench.peers import Batch, Ids, Model, Tokenizer
 
 PACKAGES = (Packages("llama.cpp", ("llama-cpp-python==0.3.36", "diskcache==5.6.3", "gguf==0.19.0")),)
 FILE = "model.gguf"
@@ -47,9 +49,10 @@ def convert(model: Model, folder: str, precision: str, variant: str) -> None:
     whole.unlink()
 
 
-def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Net:
+def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Net | Embedder:
     """The converted model."""
-    return Net(Path(folder) / FILE, threads, variant)
+    net = Net(Path(folder) / FILE, threads, variant)
+    return Embedder(net, model, apart=variant == "apart") if model.kind == "embedder" else net
 
 
 class Net:
@@ -86,7 +89,16 @@ class Net:
         self._llama.llama_memory_clear(self._llama.llama_get_memory(self._context), False)
         return self._decode([(token, place, 0, True) for place, token in enumerate(ids)]).copy()
 
-    def _open(self, rows: int, length: int) -> None:
+    def embed(self, texts: Sequence[Ids]) -> NDArray[np.float32]:
+        """The mean of the hidden states of each text's tokens [texts, width]."""
+        llama = self._llama
+        self._open(len(texts), max(map(len, texts)), embeds=True)
+        self._decode([(token, place, row, True) for row, ids in enumerate(texts) for place, token in enumerate(ids)])
+        width = llama.llama_model_n_embd(self._model)
+        found = (llama.llama_get_embeddings_seq(self._context, row) for row in range(len(texts)))
+        return np.stack([np.ctypeslib.as_array(each, (width,)) for each in found])
+
+    def _open(self, rows: int, length: int, embeds: bool = False) -> None:
         if self._size == (rows, length):
             return
         if self._context:
@@ -94,6 +106,9 @@ class Net:
         options = self._llama.llama_context_default_params()
         cells = -(-length // 256) * 256  # llama.cpp rounds up to so many, and refuses a context that is short of it
         options.n_ctx, options.n_seq_max, options.n_batch = rows * cells, rows, max(STEP, rows)
+        if embeds:  # attention in both directions needs all tokens in one micro-batch
+            options.embeddings, options.pooling_type = True, self._llama.LLAMA_POOLING_TYPE_MEAN
+            options.n_batch = options.n_ubatch = rows * cells
         options.n_threads = options.n_threads_batch = self._threads
         options.flash_attn_type = self._llama.LLAMA_FLASH_ATTN_TYPE_AUTO
         if self._variant == "kv8":
@@ -129,9 +144,29 @@ class Net:
         finally:
             llama.llama_batch_free(batch)
         count = sum(wanted for *_, wanted in entries)
-        if not count:
+        if not count or not llama.llama_get_logits(self._context):
             return np.empty((0, self._vocabulary), np.float32)
         return np.ctypeslib.as_array(llama.llama_get_logits(self._context), (count, self._vocabulary))
+
+
+class Embedder:
+    """Texts through the checkpoint's tokenizer, as the file has no vocabulary."""
+
+    def __init__(self, net: Net, model: Model, apart: bool) -> None:
+        self._net, self._tokenizer, self._apart = net, Tokenizer(model), apart
+
+    def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The embedding of each text."""
+        return self._embed(self._tokenizer.encode(texts, 0))
+
+    def net(self, texts: Sequence[str]) -> Run:
+        """The net alone."""
+        ids = self._tokenizer.encode(texts, 0)
+        return lambda: self._embed(ids)
+
+    def _embed(self, ids: Sequence[Ids]) -> NDArray[np.float32]:
+        calls = [[each] for each in ids] if self._apart else [ids]
+        return np.concatenate([self._net.embed(call) for call in calls])
 
 
 def _likeliest(logits: NDArray[np.float32]) -> list[int]:
@@ -154,11 +189,11 @@ def _silent(llama: Any) -> Any:
 
 
 def _write(checkpoint: Path, target: Path, dtype: type[np.floating[Any]]) -> None:
-    """The GGUF file of a decoder, its matrices in `dtype`."""
+    """The GGUF file, its matrices in `dtype`; BERT's learned positions and types, which are added, in float32."""
     import gguf
 
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    kind = {"gpt2": "GPT2", "llama": "LLAMA", "qwen3": "QWEN3"}.get(config["model_type"])
+    kind = {"gpt2": "GPT2", "llama": "LLAMA", "qwen3": "QWEN3", "bert": "BERT"}.get(config["model_type"])
     if kind is None:
         raise ValueError(f"{config['model_type']} is not measured in llama.cpp")
     architecture = gguf.MODEL_ARCH[kind]
@@ -169,7 +204,8 @@ def _write(checkpoint: Path, target: Path, dtype: type[np.floating[Any]]) -> Non
         name = names.get_name(source, try_suffixes=(".weight", ".bias"))
         if name is None:
             raise ValueError(f"llama.cpp has no tensor for {source}")
-        writer.add_tensor(name, values.astype(dtype if values.ndim > 1 else np.float32))
+        added = values.ndim == 1 or (kind == "BERT" and name.startswith(("position_embd", "token_types")))
+        writer.add_tensor(name, values.astype(np.float32 if added else dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -183,6 +219,13 @@ def _describe(writer: Any, config: dict[str, Any]) -> int:
         writer.add_context_length(config["n_positions"])
         writer.add_feed_forward_length(config.get("n_inner") or 4 * width)
         writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+    elif config["model_type"] == "bert":
+        width, heads, layers = (config[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+        writer.add_context_length(config["max_position_embeddings"])
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+        writer.add_causal_attention(False)
+        writer.add_token_type_count(config["type_vocab_size"])
     else:
         width, heads, layers = config["hidden_size"], config["num_attention_heads"], config["num_hidden_layers"]
         size = config.get("head_dim") or width // heads
@@ -211,7 +254,7 @@ def _tensors(checkpoint: Path, config: dict[str, Any]) -> Iterator[tuple[str, ND
     for file in sorted(checkpoint.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - no mapping
-                if name.endswith((".attn.bias", ".attn.masked_bias")):
+                if name.endswith((".attn.bias", ".attn.masked_bias")) or name.startswith("pooler."):
                     continue
                 values = tensors.get_tensor(name).to(torch.float32).numpy()
                 module = name.split(".")[-2]

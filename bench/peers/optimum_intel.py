@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.packages import TRANSFORMERS_4, Packages
 from bench.peers import Batch, Ids, Model
-from bench.peers.transformers_api import Classifying, Generating
+from bench.peers.transformers_api import Classifying, Embedding, Generating, wrapped
 
 INTEL = Packages("peers", (
     "optimum-intel==2.2.0", "optimum==2.3.0", "nncf==3.4.0", "scikit-learn==1.9.1", "joblib==1.6.0",
@@ -39,12 +39,14 @@ def convert(model: Model, folder: str, precision: str, variant: str) -> None:
     kind.from_pretrained(model.folder, export=True, compile=False, **options).save_pretrained(folder)
 
 
-def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Net | Classifying:
+def open_net(
+    model: Model, folder: str, precision: str, threads: int, variant: str
+) -> Net | Generating | Classifying | Embedding:
     """The converted model for a single stream of requests."""
-    if model.kind == "classifier":  # activations of int8 by OpenVINO's defaults
+    if model.kind in ("classifier", "embedder"):  # activations of int8 by OpenVINO's defaults
         options = properties(precision, threads, variant=variant)
         options.pop(GROUP, None)
-        return Classifying(_opened(model, folder, options), model)
+        return wrapped(_opened(model, folder, options), model)
     return Net(model, folder, precision, threads, variant)
 
 

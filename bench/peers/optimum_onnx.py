@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.packages import TRANSFORMERS_4, Packages
 from bench.peers import Model
-from bench.peers.transformers_api import Classifying, Generating, wrapped
+from bench.peers.transformers_api import Classifying, Embedding, Generating, wrapped
 
 PACKAGES = (Packages("optimum", ("optimum-onnx==0.1.0", "optimum==2.1.0")), TRANSFORMERS_4)
 FILES = ("encoder_model", "decoder_model", "decoder_with_past_model", "model")
@@ -28,7 +28,9 @@ def convert(model: Model, folder: str, precision: str, variant: str) -> None:
                 quantize_dynamic(path, path.with_name(f"{path.stem}_quantized.onnx"), weight_type=QuantType.QInt8)
 
 
-def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Generating | Classifying:
+def open_net(
+    model: Model, folder: str, precision: str, threads: int, variant: str
+) -> Generating | Classifying | Embedding:
     """The converted files, with optimum's default of IOBinding."""
     import onnxruntime
     import optimum.onnxruntime

@@ -7,8 +7,11 @@ the net.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bench.child import Run
 from bench.packages import Packages
@@ -75,6 +78,46 @@ class Generating:
         return row[: end + 1]
 
 
+class Encoding:
+    """A function from numpy's tensors to a net's output, behind the checkpoint's tokenizer."""
+
+    def __init__(self, model: Model, run: Callable[[dict[str, NDArray[Any]]], NDArray[np.float32]]) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model.folder)
+        self._longest, self._run = model.longest, run
+
+    def net(self, texts: Sequence[str]) -> Run:
+        """The net alone."""
+        tensors = self._tensors(texts)
+        return lambda: self._run(tensors)
+
+    def _tensors(self, texts: Sequence[str]) -> dict[str, NDArray[Any]]:
+        found = self._tokenizer(
+            list(texts), return_tensors="np", padding=True, truncation=True, max_length=self._longest
+        )
+        return dict(found)
+
+
+class Labelling(Encoding):
+    """The likeliest label."""
+
+    def labels(self, texts: Sequence[str]) -> list[str]:
+        """The label of each text."""
+        return [str(label) for label in self._run(self._tensors(texts)).argmax(axis=1)]
+
+
+class Embedding(Encoding):
+    """The mean of the hidden states of each text's tokens."""
+
+    def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """A row for each text."""
+        tensors = self._tensors(texts)
+        mask = tensors["attention_mask"][..., None].astype(np.float32)
+        total: NDArray[np.float32] = (self._run(tensors) * mask).sum(axis=1)
+        return total / mask.sum(axis=1)
+
+
 class Classifying:
     """The pipeline, and the net alone."""
 
@@ -109,17 +152,33 @@ class Classifying:
         return run
 
 
-def wrapped(net: Any, model: Model, variant: str = "") -> Generating | Classifying:
+def wrapped(net: Any, model: Model, variant: str = "") -> Generating | Classifying | Embedding:
     """A net of the model's kind."""
+    if model.kind == "embedder":
+        return Embedding(model, _hidden_states(net))
     return Classifying(net, model) if model.kind == "classifier" else Generating(net, model, variant)
 
 
-def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Generating | Classifying:
+def _hidden_states(net: Any) -> Callable[[dict[str, NDArray[Any]]], NDArray[np.float32]]:
+    import torch
+
+    def run(tensors: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            found = net(**{name: torch.from_numpy(values) for name, values in tensors.items()}).last_hidden_state
+        rows: NDArray[np.float32] = found.float().numpy()
+        return rows
+
+    return run
+
+
+def open_net(
+    model: Model, folder: str, precision: str, threads: int, variant: str
+) -> Generating | Classifying | Embedding:
     """The checkpoint in eval mode."""
     import torch
     import transformers
 
     torch.set_num_threads(threads)
-    kind = getattr(transformers, f"Auto{model.auto_class}")
+    kind = getattr(transformers, model.transformers_class)
     net = kind.from_pretrained(model.folder, dtype=getattr(torch, TYPES[precision])).eval()
     return wrapped(net.to("cuda") if precision == "fp16" else net, model, variant)

@@ -12,9 +12,12 @@ from onnx import TensorProto, helper, save
 
 from bench import generate
 from bench.cases import Case, Texts
+from bench.checkpoints import checkpoint
 from bench.child import Child, PeerFailed
 from bench.client import Record, drive, summary
 from bench.figures import load
+from bench.peers import Model
+from bench.peers.transformers_api import Embedding
 from bench.roofline import Rates, Weights, share_of_limit, weights_of
 from hfx.errors import UsageError
 from hfx.perf.load import Closed, Open
@@ -108,6 +111,27 @@ def test_texts_have_exactly_so_many_tokens() -> None:
     assert {tokens(str(each.inputs["text_input"][0])) for each in requests.items} == {64}
     with pytest.raises(UsageError, match="exactly 1 tokens"):
         Case("c", Closed(1), Texts(lengths="fixed:1"), requests=1).request_set(tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "auto_class"),
+    [
+        ("minilm-l6", "embedder", "AutoModel"),
+        ("distilbert-base", "classifier", "AutoModelForSequenceClassification"),
+        ("distilgpt2", "decoder", "AutoModelForCausalLM"),
+        ("flan-t5-base", "encoder-decoder", "AutoModelForSeq2SeqLM"),
+    ],
+)
+def test_the_kind_of_a_checkpoint_is_read_from_its_architecture(name: str, kind: str, auto_class: str) -> None:
+    model = Model.of(checkpoint(name, tiny=True))
+    assert (model.kind, model.transformers_class) == (kind, auto_class)
+
+
+def test_a_vector_is_the_mean_of_the_tokens_of_its_text() -> None:
+    texts = ("one", "more words than in the other")
+    embedding = Embedding(Model.of(checkpoint("minilm-l6", tiny=True)), lambda tensors: tensors["input_ids"][..., None])
+    alone = [float(embedding.vectors([text])[0, 0]) for text in texts]
+    assert embedding.vectors(texts)[:, 0].tolist() == pytest.approx(alone)
 
 
 @pytest.mark.slow
