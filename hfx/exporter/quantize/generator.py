@@ -20,6 +20,9 @@ KvType = Literal["float32", "float16"]
 CrossType = Literal["float32", "float16", "int8"]
 TINY = 1e-12  # the least peak of a row, as a row of zeros would have a scale of 0
 HALF = 8  # 4 bits hold values from -8 to 7
+# Scales of a block of int4 that are tried, as shares of the one that reaches its peak.
+SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)
+AT_ONCE = 1 << 16  # weights whose scales are found at once: they and the copies fit into a core's cache
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,47 @@ def int8_rows(rows: FloatArray, levels: int) -> tuple[NDArray[np.int8], FloatArr
 
 def int4_blocks(rows: FloatArray, block: int) -> tuple[NDArray[np.int8], FloatArray]:
     """Return `rows` as values from -8 to 7 [n, k], and a scale for each `block` of a row [n, blocks]."""
-    count, inputs = rows.shape
-    padded = np.zeros((count, -(-inputs // block) * block), np.float32)
-    padded[:, :inputs] = rows
-    grouped = padded.reshape(count, -1, block)
-    # The value of the largest magnitude becomes -8, so that all of -8..7 is used.
-    extreme = np.take_along_axis(grouped, np.abs(grouped).argmax(-1)[..., None], -1)
-    scale = extreme / np.float32(-HALF)
-    values = np.rint(grouped / np.where(scale == 0, np.float32(1), scale)).clip(-HALF, HALF - 1)
-    return values.astype(np.int8).reshape(count, -1)[:, :inputs], scale[..., 0]
+    (count, inputs), blocks = rows.shape, -(-rows.shape[1] // block)
+    values, scales = np.empty((count, inputs), np.int8), np.empty((count, blocks), np.float32)
+    step = max(1, AT_ONCE // (blocks * block))
+    for start in range(0, count, step):
+        part = rows[start : start + step]
+        padded = np.zeros((len(part), blocks * block), np.float32)
+        padded[:, :inputs] = part
+        found, scale = _nearest_int4(np.ascontiguousarray(padded.reshape(-1, block).T))
+        values[start : start + step] = found.T.reshape(len(part), -1)[:, :inputs]
+        scales[start : start + step] = scale.reshape(len(part), -1)
+    return values, scales
+
+
+def _nearest_int4(weights: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
+    """Return the values [block, n] and the scales [n] with the least weighted error for the columns of `weights`.
+
+    The value of the largest magnitude becomes -8 or is beyond it. Each share of its scale gives rounded values q, and
+    these the scale that fits them best, <w, q> / <q, q>, which leaves the squared error <w, w> - <w, q>^2 / <q, q>. The
+    products have the weights |w|, as errors of large values cost most: without them the error of the values fell, and
+    the divergence of a trained decoder's answers rose by up to 27 % (bench.quality). Sums add one row after the other,
+    so that every processor finds the same bits.
+    """
+    high, low = weights.max(axis=0), weights.min(axis=0)
+    peak = np.where(high > -low, high, low) / np.float32(-HALF)
+    steps = weights / np.where(peak == 0, np.float32(1), peak)
+    magnitude = np.abs(steps)
+    weighted = steps * magnitude
+    factor, scale, explained = np.ones_like(peak), np.zeros_like(peak), np.zeros_like(peak)
+    rounded, product = np.empty_like(weights), np.empty_like(weights)
+    for share in SHARES:
+        _rounded(np.multiply(steps, np.float32(1 / share), out=rounded))
+        along = np.multiply(weighted, rounded, out=product).sum(axis=0)
+        np.multiply(np.multiply(rounded, rounded, out=product), magnitude, out=product)
+        fitted = along / np.maximum(product.sum(axis=0), np.float32(1))
+        better = fitted * along > explained
+        for best, found in ((factor, np.float32(1 / share)), (scale, fitted), (explained, fitted * along)):
+            np.copyto(best, found, where=better)
+    return _rounded(steps * factor).astype(np.int8), scale * peak
+
+
+def _rounded(steps: FloatArray) -> FloatArray:
+    """Return `steps`, changed in place to the nearest values of 4 bits."""
+    np.rint(steps, out=steps)
+    return np.minimum(np.maximum(steps, -HALF, out=steps), HALF - 1, out=steps)
