@@ -1,9 +1,10 @@
 // The operators for the computations between the integer products: LayerNorm, RmsNorm and UnitNorm; FloatLinear, a head
-// of a few labels; TokenSum, which pools tokens; and LogSoftmax. Each row is computed by itself. One thread computes
-// all rows if there is little to do.
+// of a few labels, or a product that stays float32, with its activation; TokenSum, which pools tokens; and LogSoftmax.
+// Each row is computed by itself. One thread computes all rows if there is little to do.
 #include "floats.h"
 #include "context.h"
 #include <stdlib.h>
+#include <string.h>
 
 namespace hfx {
 namespace {
@@ -14,6 +15,7 @@ struct Form : ort::Operator {
     const char *title;
     Kind kind;
     size_t inputs;
+    Activation activation;  // of a linear
 
     bool is_norm() const { return kind <= Kind::unit_norm; }
 };
@@ -76,14 +78,17 @@ constexpr long DOT_ROWS_A_TASK = 32;
 void run_dots(const Run &run, long first, long last, long column) {
     const Node &node = *run.node;
     const long left = node.outputs - column;
-    float sums[MOST_DOT_ROWS * MOST_DOTS];
+    float sums[MOST_DOT_ROWS * MOST_DOTS] = {};
     Dots dots = {nullptr, node.weight + column * node.inputs, node.inputs, node.inputs, 0, int(left < MOST_DOTS ? left : MOST_DOTS), sums};
     for (long row = first; row < last; row += MOST_DOT_ROWS) {
         dots.x = run.x + row * node.inputs, dots.rows = int(last - row < MOST_DOT_ROWS ? last - row : MOST_DOT_ROWS);
         chosen->floats->dots(dots);
-        for (int i = 0; i < dots.rows; i++)
-            for (int j = 0; j < dots.count; j++)
-                run.y[(row + i) * node.outputs + column + j] = sums[i * MOST_DOTS + j] + node.bias[column + j];
+        for (int i = 0; i < dots.rows; i++) {
+            float *sum = sums + i * MOST_DOTS;
+            for (int j = 0; j < dots.count; j++) sum[j] += node.bias[column + j];
+            if (node.form->activation != Activation::none) chosen->floats->activate_dots(node.form->activation, sum);
+            memcpy(run.y + (row + i) * node.outputs + column, sum, size_t(dots.count) * sizeof(float));
+        }
     }
 }
 
@@ -142,9 +147,21 @@ size_t input_count(const ort::Operator *op) { return form(op).inputs; }
 int float_type(const ort::Operator *, size_t) { return ort::FLOAT; }
 size_t output_count(const ort::Operator *) { return 1; }
 
+constexpr Activation NONE = Activation::none;
+
 Form forms[] = {
-    {{}, "LayerNorm", Kind::layer_norm, 3}, {{}, "RmsNorm", Kind::rms_norm, 2},   {{}, "UnitNorm", Kind::unit_norm, 1},
-    {{}, "FloatLinear", Kind::linear, 3},   {{}, "TokenSum", Kind::token_sum, 2}, {{}, "LogSoftmax", Kind::log_softmax, 1},
+    {{}, "LayerNorm", Kind::layer_norm, 3, NONE},
+    {{}, "RmsNorm", Kind::rms_norm, 2, NONE},
+    {{}, "UnitNorm", Kind::unit_norm, 1, NONE},
+    {{}, "TokenSum", Kind::token_sum, 2, NONE},
+    {{}, "LogSoftmax", Kind::log_softmax, 1, NONE},
+    {{}, "FloatLinear", Kind::linear, 3, NONE},
+    {{}, "FloatLinearRelu", Kind::linear, 3, Activation::relu},
+    {{}, "FloatLinearGelu", Kind::linear, 3, Activation::gelu},
+    {{}, "FloatLinearGeluTanh", Kind::linear, 3, Activation::gelu_tanh},
+    {{}, "FloatLinearQuickGelu", Kind::linear, 3, Activation::quick_gelu},
+    {{}, "FloatLinearSilu", Kind::linear, 3, Activation::silu},
+    {{}, "FloatLinearTanh", Kind::linear, 3, Activation::tanh},
 };
 
 }  // namespace

@@ -33,6 +33,8 @@ struct FloatKernels {
     void (*self_attend)(const SelfAttention &);
     void (*norm)(const Norm &, const float *x, float *y);
     void (*dots)(const Dots &);
+    // Applies an activation to MOST_DOTS numbers.
+    void (*activate_dots)(Activation, float *);
     // The sum of `count` rows [width], each times its weight.
     void (*weighted_sum)(const float *weights, const float *rows, long count, long width, float *y);
     void (*log_softmax)(const float *x, long width, float *y);

@@ -99,6 +99,20 @@ void dots(const Dots &d) {
     }
 }
 
+void activate_dots(Activation activation, float *x) {
+    static_assert(MOST_DOTS == WIDTH);
+    const Floats v = load<Floats>(x);
+    switch (activation) {
+    case Activation::none: return;
+    case Activation::relu: return store(x, activate<Activation::relu>(v));
+    case Activation::gelu: return store(x, activate<Activation::gelu>(v));
+    case Activation::gelu_tanh: return store(x, activate<Activation::gelu_tanh>(v));
+    case Activation::quick_gelu: return store(x, activate<Activation::quick_gelu>(v));
+    case Activation::silu: return store(x, activate<Activation::silu>(v));
+    case Activation::tanh: return store(x, activate<Activation::tanh>(v));
+    }
+}
+
 void weighted_sum(const float *weights, const float *rows, long count, long width, float *y) {
     for (long at = 0; at < width; at += LANES) {
         Floats sums[4] = {};
@@ -141,7 +155,7 @@ void log_softmax(const float *x, long width, float *y) {
     each_vector(x, width, [&](Floats v, long at, int) { store_part(y + at, v - peak - shift, width - at); });
 }
 
-constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, weighted_sum, log_softmax, best_allowed, forbid};
+constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, activate_dots, weighted_sum, log_softmax, best_allowed, forbid};
 
 }  // namespace
 }  // namespace hfx

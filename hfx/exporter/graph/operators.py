@@ -203,6 +203,12 @@ FLOATS = {
     y = LogSoftmax <axis = -1> (x)
 }""",
 }
+FLOATS |= {
+    f"FloatLinear{suffix}": FLOATS["FloatLinear"].replace(
+        "y = Add (product, bias)", f"sum = Add (product, bias)\n    y = {formula.replace('(x)', '(sum)')}"
+    )
+    for suffix, formula in ACTIVATIONS.items()
+}
 
 
 @dataclass(frozen=True)

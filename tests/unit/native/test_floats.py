@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hfx.exporter.graph import operators
+from hfx.exporter.graph.reference import ACTIVATIONS
 from tests.unit.native.guarded import copy_of, guarded
 from tests.unit.native.libraries import SANITIZED
 from tests.unit.native.reference import assert_same_bits, random_rows
@@ -26,6 +27,7 @@ WIDTHS = (1, 3, 15, 16, 17, 48, 63, 64, 65, 100, 127, 768, 1000)
 COUNTS = (1, 4, 5, 70)
 OUTPUTS = (1, 2, 9, 16, 17, 40)
 EPSILON = 1e-5
+KINDS = {suffix: kind for kind, suffix in operators.SUFFIXES.items()}
 
 
 @pytest.fixture
@@ -95,6 +97,17 @@ def float_linear(x: np.ndarray, outputs: int = 9) -> Case:
     return Case("FloatLinear", {"x": x}, lambda x: x @ weight.T + bias, {"weight": weight, "bias": bias})
 
 
+def activated(suffix: str) -> Callable[[np.ndarray], Case]:
+    """Return a maker of linears whose outputs go through an activation."""
+    formula = ACTIVATIONS[KINDS[suffix]]
+
+    def make(x: np.ndarray) -> Case:
+        case = float_linear(x)
+        return replace(case, operator=case.operator + suffix, expected=lambda x: formula(case.expected(x)))
+
+    return make
+
+
 def token_sum(x: np.ndarray) -> Case:
     """Return the case of texts of one token and of all tokens."""
     hidden = np.stack([x, x[::-1]])
@@ -113,6 +126,7 @@ CASES: dict[str, Callable[[np.ndarray], Case]] = {
     "FloatLinear": float_linear,
     "TokenSum": token_sum,
     "LogSoftmax": softmax,
+    "FloatLinearGelu": activated("Gelu"),
 }
 BY_ROW = [name for name in CASES if name != "TokenSum"]
 every = pytest.mark.parametrize("name", CASES)
@@ -147,6 +161,16 @@ def test_linears_of_any_width_are_near_float64(library: Path, outputs: int) -> N
     for width in (1, 16, 50, 768):
         case = float_linear(random_rows(37, width), outputs)
         assert_near(case, case.run(library))
+
+
+@pytest.mark.parametrize("suffix", KINDS)
+def test_every_activation_of_a_linear_is_near_float64(library: Path, any_library: Path, suffix: str) -> None:
+    case = activated(suffix)(random_rows(37, 50))
+    expected = case.expected(case.fed["x"].astype(np.float64))
+    for found in (case.run(library), case.run(None)):
+        # A float32 sum of 50 products of large numbers is off by up to 1e-5.
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * max(1, np.abs(expected).max()))
+    assert_same_bits(case.run(library), case.run(any_library))
 
 
 @pytest.mark.parametrize("name", BY_ROW)
@@ -191,7 +215,7 @@ def test_extreme_values_give_the_same_bits_with_all_kernels(library: Path, any_l
     for name, make in CASES.items():
         case = make(x)
         assert_same_bits(case.run(library), case.run(any_library))
-        if name not in ("FloatLinear", "TokenSum"):
+        if not name.startswith(("FloatLinear", "TokenSum")):
             assert np.isfinite(case.run(library)).all(), name
 
 
@@ -206,10 +230,12 @@ def test_a_token_at_minus_infinity_has_no_probability(library: Path) -> None:
 @every
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
 def test_empty_inputs_give_empty_or_zero_outputs(any_library: Path, name: str, shape: tuple[int, int]) -> None:
-    if name == "FloatLinear" and not shape[1]:
+    if name.startswith("FloatLinear") and not shape[1]:
         pytest.skip("weights of no inputs are refused")
     found = CASES[name](np.zeros(shape, np.float32)).run(any_library)
-    assert found.shape == {"FloatLinear": (shape[0], 9), "TokenSum": (2, shape[1])}.get(name, shape)
+    linear = (shape[0], 9)
+    shapes = {"FloatLinear": linear, "FloatLinearGelu": linear, "TokenSum": (2, shape[1])}
+    assert found.shape == shapes.get(name, shape)
     assert not found.any()
 
 
