@@ -71,9 +71,10 @@ def without_gate(plan: Plan) -> list[Step[Any, Any]]:
 
 def _kind(plan: Plan) -> tuple[Callable[[Staging], Artefacts], tuple[Step[Any, Any], ...]]:
     """Return the class of the artefacts of the plan's kind, and its steps."""
+    from hfx.exporter.encoder import nets
     from hfx.exporter.encoder import steps as encoder
     from hfx.exporter.generation import steps as generator
 
     if isinstance(plan, GeneratorPlan):
         return generator.GeneratorArtefacts, generator.STEPS
-    return encoder.EncoderArtefacts, encoder.STEPS
+    return nets.EncoderArtefacts, encoder.STEPS

@@ -45,7 +45,8 @@ def few_ordinary_texts(pytestconfig: pytest.Config) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         if "not full" in pytestconfig.option.markexpr:
-            patch.setattr("hfx.exporter.encoder.steps.bundled_texts", lambda: bundled_texts()[::4])
+            for module in ("comparisons", "steps"):
+                patch.setattr(f"hfx.exporter.encoder.{module}.bundled_texts", lambda: bundled_texts()[::4])
         yield
 
 

@@ -161,7 +161,7 @@ def write_net(
             parameters=widest | choice.parameters(plan.threads),
             cpu_accelerators=choice.accelerators,
         )
-    (folder / "configs").mkdir()
+    (folder / "configs").mkdir(exist_ok=True)
     for device, variant in variants.items():  # the last one, for CPUs if there is one, is served by default
         write_config(variant, plan.command, folder / "configs" / f"{device}.pbtxt")
         write_config(variant, plan.command, folder / "config.pbtxt")

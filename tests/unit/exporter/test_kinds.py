@@ -13,6 +13,7 @@ import pytest
 
 from hfx import names
 from hfx.exporter.encoder import steps
+from hfx.exporter.encoder.nets import FILE_NAMES, EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan, make_encoder_plan
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.runtime import CpuChoice
@@ -61,17 +62,17 @@ WRITERS: dict[str, tuple[Kind, Callable[[Path], Any], dict[str, Any]]] = {
 }
 
 
-def write_empty_net(plan: EncoderPlan, artefacts: steps.EncoderArtefacts) -> steps.EncoderArtefacts:
+def write_empty_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Write a graph without nodes where an export writes the checkpoint's."""
     artefacts.staging.folder(plan.name + names.NET_SUFFIX)
     artefacts.net_folder(plan).mkdir()
-    file = steps.FILE_NAMES["fp32"]
+    file = FILE_NAMES["fp32"]
     onnx.save(onnx_toys.graph([], [], []), artefacts.net_folder(plan) / file)
     inputs, choice = (names.INPUT_IDS, names.ATTENTION_MASK), CpuChoice("onnxruntime")
     return replace(artefacts, inputs=inputs, choice=choice, files={"cpu": file})
 
 
-def record_no_answers(plan: EncoderPlan, artefacts: steps.EncoderArtefacts) -> steps.EncoderArtefacts:
+def record_no_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     write_recorded(Recorded((), ()), artefacts.staging.root / plan.name / REFERENCE_FILE)
     return artefacts
 

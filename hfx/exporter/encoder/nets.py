@@ -1,0 +1,137 @@
+"""Write the ONNX files of an encoder's net, choose the CPU runtime, and hold the artefacts of an encoder's export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from hfx import names
+from hfx.exporter import runtime
+from hfx.exporter.encoder import folders, gate
+from hfx.exporter.encoder.build import inlined, remove, rename, save
+from hfx.exporter.encoder.one_hop import Compiled
+from hfx.exporter.encoder.plan import EncoderPlan
+from hfx.exporter.labelled_data import LabelledData
+from hfx.exporter.options import Precision
+from hfx.exporter.quantize.encoder import half, row_wise, weight_only
+from hfx.exporter.steps import Artefacts
+from hfx.local import Device
+from hfx.local.encoder import LocalModel
+from hfx.python_backends.onnxruntime.config import OPERATORS
+
+FILE_NAMES: dict[Precision, str] = {"fp32": "model.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
+Candidates = dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]]
+
+
+@dataclass(frozen=True)
+class EncoderArtefacts(Artefacts):
+    """The results of the steps so far; the comment of each field names the step that sets it."""
+
+    model: Any = None  # load
+    pooler: Any = None  # load
+    labelled: dict[str, LabelledData] = field(default_factory=dict)  # load
+    compiled: Compiled = field(default_factory=Compiled)  # compile_tokenizer
+    graph: onnx.ModelProto | None = None  # build
+    inputs: tuple[str, ...] = ()  # build
+    files: dict[Device, str] = field(default_factory=dict)  # write_nets: file names
+    candidates: Candidates = field(default_factory=dict)  # write_nets
+    reference: gate.Reference | None = None  # answer_in_torch
+    tokenizing: LocalModel | None = None  # answer_in_torch: the model whose tokenizer it used
+    answered: dict[str, tuple[LabelledData, gate.Reference]] = field(default_factory=dict)  # answer_data_in_torch
+
+    def net_folder(self, plan: EncoderPlan) -> Path:
+        """The version folder of NAME_net."""
+        return self.staging.root / (plan.name + names.NET_SUFFIX) / "1"
+
+
+def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """Write the ONNX files of each precision, in the form of each runtime that may serve it."""
+    artefacts.staging.folder(plan.name + names.NET_SUFFIX)
+    folder = artefacts.net_folder(plan)
+    folder.mkdir()
+    assert artefacts.graph is not None
+    if plan.gpu_precision:
+        plain, name = inlined(artefacts.graph), FILE_NAMES[plan.gpu_precision]
+        save(half(plain) if plan.gpu_precision == "fp16" else plain, folder / name)
+        artefacts = replace(artefacts, files={"gpu": name})
+    if plan.cpu_precision:
+        artefacts = write_cpu_nets(plan, artefacts)
+    return replace(artefacts, graph=None)
+
+
+def write_cpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """Write the ONNX files in the precision for CPUs, in the form of each runtime that may serve it."""
+    assert artefacts.graph is not None and plan.cpu_precision is not None
+    folder, name = artefacts.net_folder(plan), FILE_NAMES[plan.cpu_precision]
+    requested = "openvino" if plan.cpu_math == "bf16" else plan.cpu_runtime
+    runtimes = runtime.possible_runtimes(requested, plan.cpu_precision)
+    candidates, counts, plain = Candidates(), dict[str, Any](), inlined(artefacts.graph)
+    if plan.cpu_precision == "int8":
+        group = int(artefacts.model.config.hidden_size)
+        candidates, counts["int8_weights"] = _write_int8(artefacts.graph, plain, folder, runtimes, group)
+    else:
+        path = folder / name
+        if not path.exists():
+            save(plain, path)
+        candidates = {each: (runtime.CpuChoice(each, math=plan.cpu_math), path) for each in runtimes}
+        counts["cpu_math"] = plan.cpu_math
+    files, choices = {**artefacts.files, "cpu": name}, {**artefacts.choices, **counts}
+    return replace(artefacts, files=files, candidates=candidates, choices=choices)
+
+
+def _write_int8(
+    graph: onnx.ModelProto, plain: onnx.ModelProto, folder: Path, runtimes: Sequence[runtime.Runtime], group: int
+) -> tuple[Candidates, int]:
+    """Write a file for OpenVINO, made from `plain`, and a file for ONNX Runtime, with or without native operators.
+
+    Return the candidates and the number of int8 weights.
+    """
+    candidates, weights = Candidates(), 0
+    if "openvino" in runtimes:
+        path, quantized = folder / "openvino.onnx", weight_only(plain)
+        save(quantized.model, path)
+        weights = quantized.weights
+        candidates["openvino"] = runtime.CpuChoice("openvino", quantization_group=group), path
+    if row_wise_runtimes := [name for name in runtimes if name != "openvino"]:
+        path, quantized = folder / "onnxruntime.onnx", row_wise(graph, runtime.weight_levels())
+        save(quantized.model, path)
+        weights = quantized.weights
+        for name in row_wise_runtimes:
+            operators = folders.copy_operators(folder, quantized.skips_padding) if name == "native" else {}
+            candidates[name] = runtime.CpuChoice(name, operators=operators), path
+    return candidates, weights
+
+
+def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """Choose the CPU runtime that is fastest on this machine, and remove the files of the others."""
+    if not artefacts.candidates:
+        return artefacts
+    choice = runtime.choose(
+        artefacts.candidates,
+        artefacts.inputs,
+        plan.task.item_rank,
+        plan.threads,
+        plan.max_length,
+        one_hop=bool(artefacts.compiled.content),
+    )
+    kept = artefacts.net_folder(plan) / artefacts.files["cpu"]
+    path = artefacts.candidates[choice.runtime][1]
+    if path != kept:
+        rename(path, kept)
+    for other, file in artefacts.candidates.values():
+        if file != kept:
+            remove(file)
+        if other.operators and other.runtime != choice.runtime:
+            (kept.parent / other.operators[OPERATORS]).unlink()
+    choices = {**artefacts.choices, "cpu_runtime": choice.as_json(plan.cpu_runtime), "threads": plan.threads}
+    if plan.cpu_precision == "fp32" and choice.runtime == "onnxruntime":
+        choices["fused_operators"] = runtime.online_fusions(kept)
+    if plan.cpu_math == "bf16":
+        choices["cpu_math_milliseconds"] = runtime.times_of_math(
+            choice, kept, artefacts.inputs, plan.task.item_rank, plan.threads, plan.max_length
+        )
+    return replace(artefacts, choice=choice, choices=choices, candidates={})
