@@ -9,7 +9,7 @@ one activation scale for a whole *batch*.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +51,11 @@ class Quantized:
     skips_padding: bool = False
 
 
-def weight_only(source: onnx.ModelProto) -> Quantized:
-    """Insert `DequantizeLinear(int8 weight, scale a channel)` before each MatMul and Gemm with a constant weight."""
+def weight_only(source: onnx.ModelProto, kept: Collection[str] = ()) -> Quantized:
+    """Insert `DequantizeLinear(int8 weight, scale a channel)` before each MatMul and Gemm with a constant weight.
+
+    The weights whose names are in `kept` stay float32.
+    """
     model = _copy(source)
     graph = model.graph
     weights = float_weights(graph)
@@ -60,7 +63,7 @@ def weight_only(source: onnx.ModelProto) -> Quantized:
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         name = quantizable(node, weights)
-        if name:
+        if name and name not in kept:
             if name not in made:
                 axis = 0 if is_transposed(node) else 1
                 int8, scale = _quantize(numpy_helper.to_array(weights[name]), axis)
@@ -79,28 +82,29 @@ def weight_only(source: onnx.ModelProto) -> Quantized:
     return Quantized(model, len(made))
 
 
-def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
+def row_wise(source: onnx.ModelProto, levels: int = LEVELS, kept: Collection[str] = ()) -> Quantized:
     """Replace each attention, each norm, and each product with a constant weight, by an operator.
 
     A product's operator includes its bias, and its activation or residual. `levels` is the largest weight: 127, or 63
-    on processors without VNNI, whose u8 x s8 products saturate in pairs.
+    on processors without VNNI, whose u8 x s8 products saturate in pairs. The weights whose names are in `kept` stay
+    float32.
     """
-    model = _copy(source) if _heads_fit(source) else inlined(source)
+    model = _copy(row_source(source))
     view = GraphView(model)
     linears, small = find_linears(view), find_small_linears(view)
     attentions = find_attentions(view, linears)
-    rows, made = _RowWise(view.weights, levels), dict[int, list[onnx.NodeProto]]()
+    rows, made = _RowWise(view.weights, levels, frozenset(kept)), dict[int, list[onnx.NodeProto]]()
     joined = {linear.out for attention in attentions for linear in attention.projections}
     for linear in linears:
         parts = [linear, linear.factor] if linear.factor else [linear]
-        made[linear.nodes[-1]] = [] if linear.out in joined else [rows.linear(parts, linear.out)]
+        made[linear.nodes[-1]] = [] if linear.out in joined else rows.product(parts, linear.out)
     for attention in attentions:
         made[attention.end] = rows.attention(attention)
     for position, node in enumerate(model.graph.node):
         if norm := rows.norm(node, view):
             made[position] = [norm]
     for linear in small:
-        made[linear.nodes[-1]] = [rows.float_linear(linear)]
+        made[linear.nodes[-1]] = [rows.float_linear([linear], linear.out)]
     absorbed = {position for linear in [*linears, *small] for position in linear.nodes}
     old = [[] if at in absorbed else [node] for at, node in enumerate(model.graph.node)]
     nodes = [node for at, nodes in enumerate(old) for node in made.get(at, nodes)]
@@ -108,7 +112,12 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
     _replace(model.graph, nodes)
     operators.define(model)
     weights = {part.weight for linear in linears for part in (linear, linear.factor) if part}
-    return Quantized(model, len(weights), _skip_padding(model.graph, view))
+    return Quantized(model, len(weights.difference(kept)), _skip_padding(model.graph, view))
+
+
+def row_source(source: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph whose nodes `row_wise` replaces: `source`, or `source` without functions."""
+    return source if _heads_fit(source) else inlined(source)
 
 
 def _heads_fit(model: onnx.ModelProto) -> bool:
@@ -130,11 +139,29 @@ def half(source: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _RowWise:
-    """Makes the nodes and constants of the linears, norms and attentions of one graph in int8."""
+    """Makes the nodes and constants of the linears, norms and attentions of one graph in int8.
 
-    def __init__(self, weights: dict[str, onnx.TensorProto], levels: int) -> None:
-        self.weights, self.levels = weights, levels
+    Linears whose weights are in `kept` are made in float32.
+    """
+
+    def __init__(self, weights: dict[str, onnx.TensorProto], levels: int, kept: frozenset[str]) -> None:
+        self.weights, self.levels, self.kept = weights, levels, kept
         self.new = NodeList()
+
+    def product(self, parts: Sequence[FoundLinear], out: str) -> list[onnx.NodeProto]:
+        """Return the nodes of one linear, or of several that read one tensor, in int8 or in float32."""
+        if self.kept.isdisjoint(part.weight for part in parts):
+            return [self.linear(parts, out)]
+        first = parts[0]
+        if first.factor:
+            gate, value = (
+                self.float_linear([part], out + end) for part, end in zip(parts, (".gate", ".value"), strict=True)
+            )
+            return [gate, value, helper.make_node("Mul", [*gate.output, *value.output], [out], name=out)]
+        if first.residual:
+            total = self.float_linear(parts, out + ".sum")
+            return [total, helper.make_node("Add", [*total.output, first.residual], [out], name=out)]
+        return [self.float_linear(parts, out)]
 
     def linear(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
         """Return the node of one linear, or of several that read one tensor.
@@ -152,13 +179,20 @@ class _RowWise:
         weight = self._weight(parts, by_part=bool(gated))
         return self._node(LINEAR + gated + suffix, [first.x, *weight, bias, *residual], out, **sizes)
 
-    def float_linear(self, linear: FoundLinear) -> onnx.NodeProto:
-        """Return the node of a linear that is too small to be worth quantizing."""
-        weight = numpy_helper.to_array(self.weights[linear.weight])
-        matrix = weight if linear.transposed else weight.T
-        bias = np.zeros(len(matrix), np.float32) if linear.bias is None else linear.bias
-        constants = self.new.const(linear.out + ".weight", matrix), self.new.const(linear.out + ".bias", bias)
-        return self._node("FloatLinear", [linear.x, *constants], linear.out)
+    def float_linear(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
+        """Return the float32 node of one linear, without its residual, or of several, whose outputs stand side by side.
+
+        A linear of few outputs is too small to be worth quantizing.
+        """
+        first, weights = parts[0], [numpy_helper.to_array(self.weights[part.weight]) for part in parts]
+        matrices = [w if part.transposed else w.T for w, part in zip(weights, parts, strict=True)]
+        biases = [
+            np.zeros(len(m), np.float32) if p.bias is None else p.bias for m, p in zip(matrices, parts, strict=True)
+        ]
+        constants = {".weight": np.concatenate(matrices), ".bias": np.concatenate(biases)}
+        suffix = operators.SUFFIXES[first.activation] if first.activation else ""
+        inputs = [first.x, *(self.new.const(out + end, value) for end, value in constants.items())]
+        return self._node("FloatLinear" + suffix, inputs, out)
 
     def norm(self, node: onnx.NodeProto, view: GraphView) -> onnx.NodeProto | None:
         """Return the operator that replaces a LayerNormalization of the last axis; None for other nodes."""
@@ -178,7 +212,7 @@ class _RowWise:
         form = "Rotary" if found.rotation else "Bias" if len(found.added) > 1 else ""
         qkv = found.out + ".qkv"
         node = self._node(ATTENTION + form, [qkv, *found.added, *found.rotation], found.out, **read)
-        return [self.linear(found.projections, qkv), node]
+        return [*self.product(found.projections, qkv), node]
 
     def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
         return helper.make_node(op, inputs, [out], name=out, domain=operators.DOMAIN, **attributes)

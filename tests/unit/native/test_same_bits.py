@@ -19,8 +19,10 @@ from onnx import TensorProto
 
 from hfx.exporter.encoder.build import build_graph
 from hfx.exporter.encoder.kinds import usual_kind
+from hfx.exporter.encoder.linears import GraphView
 from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
-from hfx.exporter.quantize.encoder import row_wise
+from hfx.exporter.quantize.encoder import row_source, row_wise
+from hfx.exporter.quantize.products import find_products, weights_of
 from hfx.native import library
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs.checkpoints import same_bits, tiny_encoders
@@ -220,6 +222,15 @@ def test_onnxruntime_only_moves_data_of_an_encoder(model_type: str, name: str, t
     pooling = make_pooler(Pooling((mode,), (Layer("Normalize"),))) if mode else None  # type: ignore[arg-type]
     graph = row_wise(build_graph(model, task, tiny_encoders.PAD, pooling)).model
     assert inexact(graph.SerializeToString(), tmp_path) == []
+
+
+@pytest.mark.parametrize("model_type", ["bert", "modernbert"])
+def test_onnxruntime_only_moves_data_of_an_encoder_with_products_in_float32(model_type: str, tmp_path: Path) -> None:
+    task = usual_kind("feature-extraction")
+    model = tiny_encoders.build(model_type, task.auto_class, num_attention_heads=2)
+    source = row_source(build_graph(model, task, tiny_encoders.PAD, make_pooler(Pooling())))
+    kept = weights_of(source, [each.name for each in find_products(GraphView(source))][:5])
+    assert inexact(row_wise(source, kept=kept).model.SerializeToString(), tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", same_bits.KINDS)
