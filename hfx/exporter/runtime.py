@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,14 +206,15 @@ def choose(
     )
 
 
-def times_of_math(
-    choice: CpuChoice, path: Path, inputs: tuple[str, ...], item_rank: int, threads: int, max_length: int
-) -> dict[CpuMath, dict[str, float]]:
-    """Return the times of an fp32 file in float32 and in bfloat16, which is slower on some processors that have it."""
+def times_in_turn(
+    files: Mapping[Name, tuple[CpuChoice, Path]], inputs: tuple[str, ...], item_rank: int, threads: int, max_length: int
+) -> dict[Name, dict[str, float]]:
+    """Return name -> {"ROWSxWIDTH": least milliseconds} of files and the runtimes that run them."""
     from hfx.python_backends.onnxruntime.sessions import open_session
 
-    configs = {math: replace(choice, math=math).backend_config(threads) for math in get_args(CpuMath)}
-    sessions = {math: open_session(config, path, "CPU", 0) for math, config in configs.items()}
+    sessions = {
+        name: open_session(choice.backend_config(threads), path, "CPU", 0) for name, (choice, path) in files.items()
+    }
     return _milliseconds(_times(sessions, inputs, item_rank, max_length))
 
 

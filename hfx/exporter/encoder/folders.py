@@ -170,7 +170,8 @@ def write_net(
 def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
     """Copy the library of native operators into `folder`, and return the parameters of NAME_net that name it."""
     library = native.library()
-    shutil.copyfile(library, folder / library.name)
+    if not (folder / library.name).exists():  # else a session may have it open
+        shutil.copyfile(library, folder / library.name)
     named = {OPERATORS: library.name, OPERATORS_SHA256: hashlib.sha256(library.read_bytes()).hexdigest()}
     return named | ({SKIPS_PADDING: "1"} if skips_padding else {})
 
