@@ -113,6 +113,7 @@ def _model_and_options(
 
 def _again(context: typer.Context, name: str, model: str | None, options: ExportOptions) -> tuple[str, ExportOptions]:
     """Return the checkpoint and the options with which the published model NAME was exported, to replace it."""
+    from hfx.exporter.mixed_precision import read_search
     from hfx.repository.catalog import model as published_model
     from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, made_by
     from hfx.strict_json import read_text
@@ -121,7 +122,8 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
     if typed := [each for each in names if not _is_default(context, each)]:
         option = f"--{typed[0].replace('_', '-')}"
         raise UsageError(f"--again takes the options of the export before, not {option}.", "Leave one of them out.")
-    source = published_model(options.repository, name).source
+    manifest = published_model(options.repository, name)
+    source = manifest.source
     command = made_by(read_text(options.repository / name / CONFIG, MAX_CONFIG_BYTES))
     words = shlex.split(command)
     if words[:2] != ["hfx", "export"] or "--from" in words:
@@ -137,6 +139,7 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
         "command": command,
         "revision": source.revision if model is None else None,
         "verify_data": tuple(before["verify_data"] or ()),
+        "searched": read_search(manifest),
     }
     return model or source.id, replace(options, **chosen)
 

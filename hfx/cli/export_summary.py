@@ -12,6 +12,7 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from hfx.cli.connection import DEFAULT_REPOSITORY
+from hfx.exporter.mixed_precision import places, read_search
 
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
@@ -31,6 +32,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
             how = _runtime(manifest.choices.get("cpu_runtime")) + _math(manifest) if device == "cpu" else ""
             where = ", compared on the CPU" if device == "gpu" and figures.get("kind") == "CPU" else ""
             lines.append(f"  {device.upper():9} {figures['precision']}{how}{where}")
+            lines += [f"  {'':9} {line}" for line in (_mixed(manifest, figures) if device == "cpu" else [])]
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
             lines += [
                 f"  {'':9} {line}" for line in _trials(manifest.choices.get("cpu_runtime") if device == "cpu" else {})
@@ -40,6 +42,19 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
         measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
         lines.append(f"  {'data':9} {figures['metric']} on {figures['rows']} rows of {file}: {measured}")
     return lines
+
+
+def _mixed(manifest: Manifest, figures: Mapping[str, Any]) -> list[str]:
+    """Return which products a search kept in fp32, or why it published fp32; nothing if there was no search."""
+    search = read_search(manifest)
+    if search is None:
+        return []
+    if search.why_fp32:
+        return [f"fp32, not int8: {search.why_fp32}"]
+    kept = f"{len(search.kept)} kept in fp32 ({places(search.kept)})"
+    equal = f"{100 * (figures['agreement'] + figures['ties']):.1f} % of answers equal"
+    speed = f"{search.speedup:g} x as fast as fp32"
+    return [f"int8 for {search.products - len(search.kept)} of {search.products} products, {kept}: {equal}, {speed}"]
 
 
 def _steps(tokenizer: Any) -> list[str]:
@@ -74,8 +89,11 @@ def _added(milliseconds: float | None) -> str:
 
 
 def details(manifest: Manifest) -> list[str]:
-    """Return all figures of the gate, and the times of float32 and bfloat16, under the manifest's names."""
-    return ["Figures:", *_figures("", manifest.parity), *_figures("", {MATH_TIMES: _times_of_math(manifest)})]
+    """Return all figures of the gate, the times of float32 and bfloat16, and the errors that rank products."""
+    search = read_search(manifest)
+    errors = {} if search is None else {"error of each product alone in int8": search.ranking}
+    figures = {MATH_TIMES: _times_of_math(manifest), **errors}
+    return ["Figures:", *_figures("", manifest.parity), *_figures("", figures)]
 
 
 def _figures(name: str, figures: Mapping[str, Any]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.mixed_precision import Search
 from hfx.options import option
 from hfx.releases import DEFAULT_TAG
 
@@ -24,7 +25,10 @@ CHECKPOINT, VERIFICATION, PUBLICATION = "Checkpoint", "Verification", "Publicati
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """The options of an export. None means that the export chooses; `command` is quoted in the generated files."""
+    """The options of an export. None means that the export chooses.
+
+    `command` is quoted in the generated files. `searched` is what an earlier export found out about int8.
+    """
 
     PANEL: ClassVar[str] = "Model"
 
@@ -87,8 +91,14 @@ class ExportOptions:
         rich_help_panel=VERIFICATION,
         metavar="SHARE",
     )
+    strict: bool = option(
+        False,
+        "Encoders: publish nothing if int8 fails. Without it, as many matrix products as needed stay in fp32, or all.",
+        rich_help_panel=VERIFICATION,
+    )
     force: bool = option(False, "Replace a published model of the same name.", rich_help_panel=PUBLICATION)
     command: str = "hfx export"
+    searched: Search | None = None
 
     def __post_init__(self) -> None:
         if self.quantize and self.precision not in (None, "int8"):

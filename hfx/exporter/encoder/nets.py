@@ -16,8 +16,10 @@ from hfx.exporter.encoder.build import inlined, remove, rename, save
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.labelled_data import LabelledData
+from hfx.exporter.mixed_precision import SEARCH, Search
 from hfx.exporter.options import CpuMath, Precision
-from hfx.exporter.quantize.encoder import half, row_wise, weight_only
+from hfx.exporter.quantize.encoder import half, row_source, row_wise, weight_only
+from hfx.exporter.quantize.products import weights_of
 from hfx.exporter.steps import Artefacts
 from hfx.local import Device
 from hfx.local.encoder import LocalModel
@@ -41,6 +43,7 @@ class EncoderArtefacts(Artefacts):
     candidates: Candidates = field(default_factory=dict)  # write_nets
     reference: gate.Reference | None = None  # answer_in_torch
     tokenizing: LocalModel | None = None  # answer_in_torch: the model whose tokenizer it used
+    search: Search | None = None  # compare_answers, measure_on_data: after the gate has refused int8
     answered: dict[str, tuple[LabelledData, gate.Reference]] = field(default_factory=dict)  # answer_data_in_torch
 
     def net_folder(self, plan: EncoderPlan) -> Path:
@@ -60,7 +63,9 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
         artefacts = replace(artefacts, files={"gpu": name})
     if plan.cpu_precision:
         artefacts = write_cpu_nets(plan, artefacts)
-    return replace(artefacts, graph=None)
+    searched = {} if plan.searched is None else {SEARCH: plan.searched.as_json()}
+    graph = artefacts.graph if plan.searches else None
+    return replace(artefacts, graph=graph, choices={**artefacts.choices, **searched})
 
 
 def write_cpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -69,14 +74,16 @@ def write_cpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
     folder, name = artefacts.net_folder(plan), FILE_NAMES[plan.cpu_precision]
     requested = "openvino" if plan.cpu_math == "bf16" else plan.cpu_runtime
     runtimes = runtime.possible_runtimes(requested, plan.cpu_precision)
-    candidates, counts, plain = Candidates(), dict[str, Any](), inlined(artefacts.graph)
+    candidates, counts = Candidates(), dict[str, Any]()
     if plan.cpu_precision == "int8":
         group = int(artefacts.model.config.hidden_size)
-        candidates, counts["int8_weights"] = _write_int8(artefacts.graph, plain, folder, runtimes, group)
+        kept = plan.searched.kept if plan.searched else ()
+        floats = weights_of(row_source(artefacts.graph), kept) if kept else frozenset()
+        candidates, counts["int8_weights"] = _write_int8(artefacts.graph, folder, runtimes, group, floats)
     else:
         path = folder / name
         if not path.exists():
-            save(plain, path)
+            save(inlined(artefacts.graph), path)
         candidates = {each: (runtime.CpuChoice(each, math=plan.cpu_math), path) for each in runtimes}
         counts["cpu_math"] = plan.cpu_math
     files, choices = {**artefacts.files, "cpu": name}, {**artefacts.choices, **counts}
@@ -84,20 +91,25 @@ def write_cpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
 
 
 def _write_int8(
-    graph: onnx.ModelProto, plain: onnx.ModelProto, folder: Path, runtimes: Sequence[runtime.Runtime], group: int
+    graph: onnx.ModelProto,
+    folder: Path,
+    runtimes: Sequence[runtime.Runtime],
+    group: int,
+    kept: frozenset[str],
 ) -> tuple[Candidates, int]:
-    """Write a file for OpenVINO, made from `plain`, and a file for ONNX Runtime, with or without native operators.
+    """Write a file for OpenVINO, and a file for ONNX Runtime, with or without native operators.
 
+    The weights whose names are in `kept` stay float32.
     Return the candidates and the number of int8 weights.
     """
     candidates, weights = Candidates(), 0
     if "openvino" in runtimes:
-        path, quantized = folder / "openvino.onnx", weight_only(plain)
+        path, quantized = folder / "openvino.onnx", weight_only(inlined(graph), kept)
         save(quantized.model, path)
         weights = quantized.weights
         candidates["openvino"] = runtime.CpuChoice("openvino", quantization_group=group), path
     if row_wise_runtimes := [name for name in runtimes if name != "openvino"]:
-        path, quantized = folder / "onnxruntime.onnx", row_wise(graph, runtime.weight_levels())
+        path, quantized = folder / "onnxruntime.onnx", row_wise(graph, runtime.weight_levels(), kept)
         save(quantized.model, path)
         weights = quantized.weights
         for name in row_wise_runtimes:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hfx.errors import UsageError
 from hfx.exporter.encoder.architectures import check_encoder
 from hfx.exporter.encoder.kinds import EncoderKind, find_kind
 from hfx.exporter.encoder.module_list import STATIC
+from hfx.exporter.mixed_precision import Search
 from hfx.exporter.options import CpuMath, Exporter, ExportOptions, Precision
 from hfx.exporter.plan import Plan, common_fields, refuse_options
 from hfx.exporter.runtime import why_no_openvino
@@ -38,13 +39,24 @@ WIDTHS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderPlan(Plan):
-    """The plan of an encoder's export. On the CPU, its fp32 file is computed in `cpu_math`."""
+    """The plan of an encoder's export.
+
+    On the CPU, its fp32 file is computed in `cpu_math`. A `strict` export publishes int8, or nothing. `searched` is
+    what an earlier export found out about int8, and is repeated.
+    """
 
     task: EncoderKind
     exporter: Exporter
     cpu_math: CpuMath
     max_batch_size: int
     widths: tuple[int, ...]
+    strict: bool = False
+    searched: Search | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether the export searches for another file for CPUs if the gate refuses the one in int8."""
+        return self.cpu_precision == "int8" and not self.strict and self.searched is None
 
     def options_of(self, sample: int) -> dict[str, Any]:
         """Return the options of the gate's request number `sample`."""
@@ -59,6 +71,7 @@ class EncoderPlan(Plan):
             "opset": OPSET,
             "max_batch_size": self.max_batch_size,
             "widths": list(self.widths),
+            "strict": self.strict if self.cpu_precision == "int8" else None,
             **self.task.details(),
         }
 
@@ -73,7 +86,11 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     check_encoder(checkpoint, found.task)
     _check_exporter(options.exporter)
     kind = found.read(checkpoint, options)
+    if options.searched is not None and options.searched.precision == "fp32":
+        options = replace(options, quantize=False, precision=None)
     common = common_fields(checkpoint, options, int4=False)
+    if options.strict and common["cpu_precision"] != "int8":
+        raise UsageError("--strict is for files in int8.", "Leave it out, or add --quantize.")
     if checkpoint.model_type == STATIC and common["cpu_precision"] == "int8":
         raise UsageError(
             f"{checkpoint.id} looks vectors up in a table: int8 would make nothing faster.",
@@ -91,6 +108,8 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         max_length=max_length,
         widths=widths_up_to(max_length, kind.own_widths),
         notes=kind.notes(checkpoint, options),
+        strict=options.strict,
+        searched=options.searched,
     )
 
 

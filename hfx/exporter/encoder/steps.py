@@ -9,6 +9,7 @@ from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.build import build_graph, clean
 from hfx.exporter.encoder.comparisons import answer_data_in_torch, answer_in_torch, compare, measure
 from hfx.exporter.encoder.masks import simplify_masks
+from hfx.exporter.encoder.mixed import checked, final
 from hfx.exporter.encoder.nets import EncoderArtefacts, choose_runtime, write_nets
 from hfx.exporter.encoder.one_hop import compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
@@ -58,23 +59,27 @@ def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
 
 
 def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Compare each file with the checkpoint. Raises VerificationFailed, with the figures, if one differs too much."""
+    """Compare each file with the checkpoint, and search for another file for CPUs if the one in int8 is refused.
+
+    Raises VerificationFailed, with the figures, if a file differs too much.
+    """
     for device in plan.built:
-        artefacts = compare(plan, artefacts, device)
-    return replace(artefacts, tokenizing=None)
+        artefacts = checked(plan, artefacts, device, compare)
+    return replace(artefacts, tokenizing=None, graph=artefacts.graph if plan.verify_data else None)
 
 
 def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Measure the task's metric on the user's data, for torch and for each file."""
     artefacts = answer_data_in_torch(plan, artefacts)
     for device in plan.built:
-        artefacts = measure(plan, artefacts, device)
+        if device == "gpu" or artefacts.search is None:  # a search has measured the file that it found
+            artefacts = checked(plan, artefacts, device, measure)
     return artefacts
 
 
 def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Write the manifest."""
-    return seal(plan, artefacts, artefacts.net_folder(plan) / next(iter(artefacts.files.values())))
+    return seal(final(plan, artefacts), artefacts, artefacts.net_folder(plan) / next(iter(artefacts.files.values())))
 
 
 STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (

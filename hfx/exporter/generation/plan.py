@@ -26,6 +26,7 @@ ENCODER_OPTIONS = {
     "cpu_math": "--cpu-math",
     "dimensions": "--dimensions",
     "token_vectors": "--token-vectors",
+    "strict": "--strict",
 }
 BEAMS = (1, 2, 3, 4, 5, 6, 8)  # the numbers of beams that an encoder-decoder has graphs for
 LARGEST_SLOTS = 1024
