@@ -12,7 +12,7 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from hfx.cli.connection import DEFAULT_REPOSITORY
-from hfx.exporter.mixed_precision import places, read_search
+from hfx.exporter.mixed_precision import FINER, places, read_search
 
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
@@ -50,11 +50,13 @@ def _mixed(manifest: Manifest, figures: Mapping[str, Any]) -> list[str]:
     if search is None:
         return []
     if search.why_fp32:
-        return [f"fp32, not int8: {search.why_fp32}"]
-    kept = f"{len(search.kept)} kept in fp32 ({places(search.kept)})"
-    equal = f"{100 * (figures['agreement'] + figures['ties']):.1f} % of answers equal"
+        return [f"fp32: {search.why_fp32}"]
+    rest, finer = search.products - len(search.kept), FINER[search.precision]
+    kept = f"{len(search.kept)} kept in {finer} ({places(search.kept)})"
+    # A generator's figures stand in the next lines.
+    equal = f": {100 * (figures['agreement'] + figures['ties']):.1f} % of answers equal" if "ties" in figures else ""
     speed = f"{search.speedup:g} x as fast as fp32"
-    return [f"int8 for {search.products - len(search.kept)} of {search.products} products, {kept}: {equal}, {speed}"]
+    return [f"{search.precision} for {rest} of {search.products} products, {kept}{equal}, {speed}"]
 
 
 def _steps(tokenizer: Any) -> list[str]:
@@ -91,7 +93,7 @@ def _added(milliseconds: float | None) -> str:
 def details(manifest: Manifest) -> list[str]:
     """Return all figures of the gate, the times of float32 and bfloat16, and the errors that rank products."""
     search = read_search(manifest)
-    errors = {} if search is None else {"error of each product alone in int8": search.ranking}
+    errors = {} if search is None else {"error of each product alone": search.ranking}
     figures = {MATH_TIMES: _times_of_math(manifest), **errors}
     return ["Figures:", *_figures("", manifest.parity), *_figures("", figures)]
 

@@ -1,4 +1,4 @@
-"""The search for the products that an int8 file must keep in float32: its record, and the ladder of files it tries.
+"""The search for the products that a quantized file must keep in a finer format: its record, and the files it tries.
 
 The record is in the manifest's choices under SEARCH. `hfx export --again` reads it, and repeats its result.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from hfx.errors import ModelCorrupt
@@ -15,21 +15,24 @@ from hfx.exporter.progress import counted
 from hfx.manifest import Manifest
 
 Result = TypeVar("Result")
-SEARCH = "int8_search"  # in the manifest's choices
+SEARCH = "precision_search"  # in the manifest's choices
 MOST_RUNS = 4  # mixed files that the gate measures
+LEAST_SPEEDUP = 1.2  # of a mixed file, against fp32; below it, the exact file is worth more
+FINER = {"int8": "fp32", "int4": "int8"}  # what products are kept in
 
 
 @dataclass(frozen=True)
 class Search:
     """What a search found, and why it began.
 
-    `precision` is that of the file for CPUs: int8 with the products `kept` in float32, or fp32. `reason` is the gate's
-    refusal of the file in int8 alone, and `why_fp32` says why no mixed file was published. `gate_runs` is the number of
-    mixed files that the gate measured. `speedup` says how many times as fast as in fp32 the fastest mixed file that
-    passed was; None if none passed. `ranking` is the error that each product alone adds in int8, the largest first.
+    `precision` is that of the file for CPUs: int8 with the products `kept` in float32, int4 with those in int8, or fp32
+    instead. `reason` is the gate's refusal of the file without any, and `why_fp32` says why no mixed file was
+    published. `gate_runs` is the number of mixed files that the gate measured. `speedup` says how many times as fast as
+    in fp32 the fastest mixed file that passed was; None if none passed. `ranking` is the error that each product alone
+    adds, the largest first.
     """
 
-    precision: Literal["int8", "fp32"]
+    precision: Literal["int8", "int4", "fp32"]
     kept: tuple[str, ...] = ()
     products: int = 0
     reason: str = ""
@@ -38,6 +41,23 @@ class Search:
     seconds: float = 0.0
     speedup: float | None = None
     ranking: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def pays(self) -> bool:
+        """Whether a mixed file passed, and is worth its loss."""
+        return (self.speedup or 0.0) >= LEAST_SPEEDUP
+
+    def exact(self) -> Search:
+        """Return the record of the fp32 file that is published in place of a mixed one, with the reason."""
+        return replace(self, precision="fp32", why_fp32=self._why_fp32())
+
+    def _why_fp32(self) -> str:
+        finer = FINER[self.precision]
+        if self.speedup is None:
+            tried = f"({self.gate_runs} tried)"
+            return f"no file with some of the {self.products} products in {self.precision} passed the gate {tried}"
+        kept = f"with {len(self.kept)} of {self.products} products in {finer} ({places(self.kept)})"
+        return f"{self.precision} {kept} passed the gate, but is only {self.speedup:g} x as fast as fp32"
 
     def as_json(self) -> dict[str, Any]:
         """Return the record for the manifest."""
@@ -57,7 +77,7 @@ def read_search(manifest: Manifest) -> Search | None:
         search = Search(**{**record, "kept": tuple(record["kept"])})
     except (TypeError, KeyError) as error:
         raise ModelCorrupt(f"{SEARCH} in the manifest of {manifest.name} is damaged.", "Export it again.") from error
-    if search.precision not in ("int8", "fp32") or not all(isinstance(name, str) for name in search.kept):
+    if search.precision not in ("int8", "int4", "fp32") or not all(isinstance(name, str) for name in search.kept):
         raise ModelCorrupt(f"{SEARCH} in the manifest of {manifest.name} is damaged.", "Export it again.")
     return search
 

@@ -27,7 +27,7 @@ CHECKPOINT, VERIFICATION, PUBLICATION = "Checkpoint", "Verification", "Publicati
 class ExportOptions:
     """The options of an export. None means that the export chooses.
 
-    `command` is quoted in the generated files. `searched` is what an earlier export found out about int8.
+    `command` is quoted in the generated files. `searched` is what an earlier export found out.
     """
 
     PANEL: ClassVar[str] = "Model"
@@ -93,7 +93,7 @@ class ExportOptions:
     )
     strict: bool = option(
         False,
-        "Encoders: publish nothing if int8 fails. Without it, as many matrix products as needed stay in fp32, or all.",
+        "Publish nothing if int8 or int4 fails. Without it, as many matrix products as needed stay in finer formats.",
         rich_help_panel=VERIFICATION,
     )
     force: bool = option(False, "Replace a published model of the same name.", rich_help_panel=PUBLICATION)

@@ -29,7 +29,7 @@ from hfx.exporter.encoder.comparisons import answer_data_in_torch, compare, meas
 from hfx.exporter.encoder.linears import GraphView
 from hfx.exporter.encoder.nets import FILE_NAMES, EncoderArtefacts, choose_runtime, write_cpu_nets
 from hfx.exporter.encoder.plan import EncoderPlan
-from hfx.exporter.mixed_precision import SEARCH, Search, fewest_kept, places
+from hfx.exporter.mixed_precision import SEARCH, Search, fewest_kept
 from hfx.exporter.options import CpuRuntime
 from hfx.exporter.quantize.encoder import LEVELS, row_source
 from hfx.exporter.quantize.products import find_products
@@ -37,7 +37,6 @@ from hfx.exporter.quantize.sensitivity import rank
 from hfx.local import Device, Tensors
 from hfx.python_backends.onnxruntime.config import OPERATORS
 
-LEAST_SPEEDUP = 1.2  # of a mixed file, against fp32; below it, the exact file is worth more
 # Products are ranked by some of the gate's texts: of at most so many tokens, in so many batches of so many texts.
 LONGEST_TEXT, BATCHES, BATCH = 64, 3, 4
 Check = Callable[[EncoderPlan, EncoderArtefacts, Device], EncoderArtefacts]
@@ -79,8 +78,8 @@ def _search(plan: EncoderPlan, refused: EncoderArtefacts, refusal: VerificationF
         speedup=_speedup(plan, mixed, exact) if mixed else None,
         ranking=ranking,
     )
-    if mixed is None or (record.speedup or 0.0) < LEAST_SPEEDUP:
-        record = replace(record, precision="fp32", why_fp32=_why_fp32(record))
+    if mixed is None or not record.pays:
+        record = record.exact()
         result = _only_exact(plan, artefacts, exact, record)
     else:
         result = _only_mixed(plan, mixed)
@@ -174,14 +173,6 @@ def _speedup(plan: EncoderPlan, mixed: EncoderArtefacts, exact: EncoderArtefacts
     times = runtime.times_in_turn(files, mixed.inputs, plan.task.item_rank, plan.threads, plan.max_length)
     means = {name: geometric_mean(each.values()) for name, each in times.items()}
     return float(f"{means['exact'] / means['mixed']:.3g}")
-
-
-def _why_fp32(record: Search) -> str:
-    """Return why no mixed file is published."""
-    if record.speedup is None:
-        return f"no file with some of the {record.products} products in int8 passed the gate ({record.gate_runs} tried)"
-    kept = f"with {len(record.kept)} of {record.products} products in fp32 ({places(record.kept)})"
-    return f"int8 {kept} passed the gate, but is only {record.speedup:g} x as fast as fp32"
 
 
 def _only_mixed(plan: EncoderPlan, mixed: EncoderArtefacts) -> EncoderArtefacts:

@@ -23,7 +23,7 @@ from hfx.exporter.graph.blocks import Attention, Net, Rotary
 from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import WeightFile
 from hfx.exporter.quantize.balance import balanced
-from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats, KvType
+from hfx.exporter.quantize.generator import Formats, KvType
 from hfx.exporter.runtime import Runtime, weight_levels
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
@@ -46,10 +46,10 @@ def write(
 ) -> None:
     """Write the engine folder of `device` in `formats`, and replace an existing folder.
 
-    By default, `formats` is the first entry of FORMATS_TRIED for the precision. The folder serves `runtimes`. Every
+    By default, `formats` are the first that the plan tries. The folder serves `runtimes`. Every
     folder has the files for ONNX Runtime, which serves the model on machines where native operators can't run.
     """
-    folder, formats = version / device, formats or FORMATS_TRIED[plan.built[device]][0]
+    folder, formats = version / device, formats or plan.formats(device)[0]
     shutil.rmtree(folder, ignore_errors=True)
     try:
         library = native.library() if "native" in runtimes else None
@@ -80,10 +80,16 @@ def write_engine_folder(
     for it, and engine.json selects the native runtime.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
+    net = read_net(checkpoint, formats, levels, max_length)
+    return write_net(net, folder, formats, levels, library)
+
+
+def read_net(checkpoint: Checkpoint, formats: Formats, levels: int, max_length: int | None) -> Net:
+    """Return the net of `checkpoint`, balanced for `formats`; `write_engine_folder` says more."""
     net = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
     if max_length is not None:
         net = _of_length(net, max_length)
-    return write_net(balanced(net, formats, levels), folder, formats, levels, library)
+    return balanced(net, formats, levels)
 
 
 def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Path | None = None) -> EngineSpec:

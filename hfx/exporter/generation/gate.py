@@ -7,7 +7,7 @@ runtime: its logits are compared first, and then it becomes the runner of the en
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from hfx.exporter.generation.measure import NOISE, Figures, measure
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.reference import Reference
 from hfx.exporter.options import Precision
-from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
+from hfx.exporter.quantize.generator import Formats
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
 from hfx.python_backends.engine.sessions import SessionSettings
@@ -178,7 +178,7 @@ class Comparison:
     @property
     def choice(self) -> dict[str, Any]:
         """The chosen formats and those tried before them, for the manifest."""
-        return {**asdict(self.formats), **({"tried": list(self.tried)} if self.tried else {})}
+        return {**self.formats.as_json(), **({"tried": list(self.tried)} if self.tried else {})}
 
 
 def runtimes_of(parity: Mapping[str, Any]) -> tuple[Runtime, ...]:
@@ -223,7 +223,7 @@ class Gate:
         same = device == "cpu" and plan.cpu_runtime == "auto"
         precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, same)
         tried: list[Mapping[str, Any]] = []
-        for formats in FORMATS_TRIED[precision]:
+        for formats in plan.formats(device):
             if tried:
                 write(plan, self.version, device, runtimes, formats)
             provider, measured, refusal = self._by_provider(device, runtimes, allowed)
@@ -231,9 +231,22 @@ class Gate:
             if beyond is None:
                 return Comparison(device, precision, formats, tuple(tried), provider, measured, refusal)
             runtime, figures = beyond
-            tried.append({**asdict(formats), "runtime": runtime, "agreement": round(figures.forced.agreement, 6)})
+            tried.append({**formats.as_json(), "runtime": runtime, "agreement": round(figures.forced.agreement, 6)})
         judge(f"The {precision} engine for {device.upper()} ({runtime})", figures, allowed)
         raise AssertionError("figures with failures are judged")
+
+    def attempt(self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats) -> Comparison | None:
+        """Write the engine folder of `device` in `formats` and compare it; None if one of `runtimes` fails."""
+        plan = self.plan
+        precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, plan.cpu_runtime == "auto")
+        write(plan, self.version, device, runtimes, formats)
+        try:
+            provider, measured, refusal = self._by_provider(device, runtimes, allowed)
+        except VerificationFailed:
+            return None
+        if any(failures(figures, allowed) for figures in measured.values()):
+            return None
+        return Comparison(device, precision, formats, (), provider, measured, refusal)
 
     def _by_provider(
         self, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits

@@ -6,17 +6,20 @@ config.json leaves out are then the defaults of its class.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import GenerationTask, choose_task
 from hfx.exporter.graph.blocks import Kind
+from hfx.exporter.mixed_precision import Search
 from hfx.exporter.options import CpuRuntime, ExportOptions, checked_max_length
 from hfx.exporter.plan import Plan, common_fields, refuse_options
+from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import refuse_misread
+from hfx.local import Device
 from hfx.python_backends.engine.engine import DEFAULT_SLOTS
 
 ENCODER_OPTIONS = {
@@ -26,7 +29,6 @@ ENCODER_OPTIONS = {
     "cpu_math": "--cpu-math",
     "dimensions": "--dimensions",
     "token_vectors": "--token-vectors",
-    "strict": "--strict",
 }
 BEAMS = (1, 2, 3, 4, 5, 6, 8)  # the numbers of beams that an encoder-decoder has graphs for
 LARGEST_SLOTS = 1024
@@ -41,7 +43,8 @@ class GeneratorPlan(Plan):
 
     `max_length` is the limit in tokens of a decoder's prompt and output together, or of an encoder-decoder's output.
     `max_source` is the limit of the text that an encoder reads (None without an encoder). `slots` rows are decoded at a
-    time, and `max_queue` requests may be queued.
+    time, and `max_queue` requests may be queued. A `strict` export publishes the precision for CPUs that was asked for,
+    or nothing. `searched` is what an earlier export found out about it, and is repeated.
     """
 
     task: GenerationTask
@@ -49,6 +52,19 @@ class GeneratorPlan(Plan):
     max_source: int | None
     slots: int
     max_queue: int
+    strict: bool = False
+    searched: Search | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Whether the export searches for another file for CPUs if the gate refuses all formats of the precision."""
+        return self.cpu_precision in ("int8", "int4") and not self.strict and self.searched is None
+
+    def formats(self, device: Device) -> tuple[Formats, ...]:
+        """Return the formats to try for a device, the fastest first."""
+        tried = FORMATS_TRIED[self.built[device]]
+        kept = self.searched.kept if self.searched and device == "cpu" else ()
+        return (replace(tried[-1], kept=kept),) if kept else tried
 
     def details(self) -> dict[str, object]:
         """Return the entries that `describe` shows for a generator."""
@@ -58,6 +74,7 @@ class GeneratorPlan(Plan):
             "max_queue": self.max_queue,
             "defaults": dict(self.settings.defaults),
             "prefix": self.settings.prefix,
+            "strict": self.strict if self.cpu_precision in ("int8", "int4") else None,
         }
 
 
@@ -74,7 +91,11 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
     refuse_options(options, ENCODER_OPTIONS, task.task)
     _refuse_half(checkpoint, task.kind)
     _refuse_openvino(options.cpu_runtime)
+    if options.searched is not None and options.searched.precision == "fp32":
+        options = replace(options, quantize=False, precision=None)
     common = common_fields(checkpoint, options, int4=True)
+    if options.strict and common["cpu_precision"] not in ("int8", "int4"):
+        raise UsageError("--strict is for files in int8 and int4.", "Leave it out, or add --quantize.")
     positions, source = longest_texts(checkpoint, task.kind)
     notes: tuple[str, ...] = ()
     if family.unbounded and options.max_length is None:
@@ -96,6 +117,8 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
         slots=slots,
         max_queue=QUEUED_A_SLOT * slots,
         notes=notes,
+        strict=options.strict,
+        searched=options.searched,
     )
 
 

@@ -5,12 +5,15 @@ Neither is timed: ONNX Runtime alone takes 1.3 to 4 times as long for the same s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.generation.engine_folder import release_memory, write
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.runtime import CpuChoice, Runtime, last_line, possible_runtimes
+from hfx.exporter.runtime import CpuChoice, Runtime, interleave, last_line, possible_runtimes
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.spec import NATIVE, read_spec
@@ -53,20 +56,40 @@ def choose(plan: GeneratorPlan, version: Path) -> CpuChoice:
 
 
 def _answer_one(plan: GeneratorPlan, folder: Path) -> None:
-    """Open the engine with the model's threads and beams, but only as many slots as beams, and run one request.
-
-    Raises EngineError.
-    """
-    beams = int(plan.settings.defaults.get("num_beams", 1))
-    with Engine.open(
-        folder, slots=beams, max_queue=1, threads=plan.threads, runtime=NATIVE, beams=(beams,), prefix_cache_mb=0
-    ) as engine:
-        engine.submit(_request(engine, plan, beams)).result()
+    """Run one request on native operators. Raises EngineError."""
+    with _engine(plan, folder, NATIVE) as engine:
+        _answer(plan, engine)
 
 
-def _request(engine: Engine, plan: GeneratorPlan, beams: int) -> Request:
+def seconds_of(plan: GeneratorPlan, folders: Mapping[str, tuple[Path, Runtime]]) -> dict[str, float]:
+    """Return name -> seconds of one request in an engine folder, the least of several that are measured in turn."""
+    with ExitStack() as stack:
+        engines = {
+            name: stack.enter_context(_engine(plan, folder, runtime)) for name, (folder, runtime) in folders.items()
+        }
+        ways = {name: partial(_answer, plan, engine) for name, engine in engines.items()}
+        return {name: min(seconds) for name, seconds in interleave(ways).items()}
+
+
+def _answer(plan: GeneratorPlan, engine: Engine) -> None:
+    engine.submit(_request(engine, plan)).result()
+
+
+def _engine(plan: GeneratorPlan, folder: Path, runtime: str) -> Engine:
+    """Open an engine with the model's threads and beams, but only as many slots as beams. Raises EngineError."""
+    beams = _beams(plan)
+    return Engine.open(
+        folder, slots=beams, max_queue=1, threads=plan.threads, runtime=runtime, beams=(beams,), prefix_cache_mb=0
+    )
+
+
+def _beams(plan: GeneratorPlan) -> int:
+    return int(plan.settings.defaults.get("num_beams", 1))
+
+
+def _request(engine: Engine, plan: GeneratorPlan) -> Request:
     """Return a request of arbitrary tokens that fits the model."""
-    spec = engine.spec
+    spec, beams = engine.spec, _beams(plan)
     start = plan.settings.decoder_start_token_ids if spec.has_encoder else ()
     length = min(PROMPT, spec.max_source if spec.has_encoder else spec.max_length // 2)
     tokens = min(TOKENS, spec.max_length - (len(start) or length))

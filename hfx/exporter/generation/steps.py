@@ -13,7 +13,7 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.generation import folders, gate, runtimes
+from hfx.exporter.generation import folders, gate, mixed, runtimes
 from hfx.exporter.generation.engine_folder import release_memory, write
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import (
@@ -36,6 +36,7 @@ from hfx.exporter.generation.reference import (
 )
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.labelled_data import LabelledData, read_data
+from hfx.exporter.mixed_precision import SEARCH, Search
 from hfx.exporter.model_files import copy_files
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
@@ -57,6 +58,7 @@ class GeneratorArtefacts(Artefacts):
     reference: Reference | None = None  # answer_in_torch
     recorded: Recorded | None = None  # answer_in_torch
     data: tuple[DataReference, ...] = ()  # answer_in_torch
+    search: Search | None = None  # compare_engines: after the gate has refused all formats
 
     def first_spec(self, plan: GeneratorPlan) -> EngineSpec:
         """Return the engine.json of the first device."""
@@ -146,22 +148,24 @@ def _long_reader(plan: GeneratorPlan, artefacts: GeneratorArtefacts, generator: 
 def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Compare every engine with the checkpoint, by ids and then as text.
 
-    Raises VerificationFailed if one differs too much.
+    If the CPU's is refused, another one may take its place. Raises VerificationFailed if one differs too much.
     """
     assert artefacts.reference is not None
     comparer = gate.Gate(plan, artefacts.version, artefacts.reference)
-    parity, formats, choice = dict(artefacts.parity), {}, artefacts.choice
+    parity, formats, choice, search = dict(artefacts.parity), {}, artefacts.choice, plan.searched
     for device in plan.built:
         if device == "cpu":
             assert choice is not None
-            compared, choice = comparer.compare_cpu(choice)
+            compared, choice, search = mixed.compare_cpu(comparer, choice)
             folders.write_stream_configs(plan, artefacts.version.parent, choice.runtime)
         else:
             compared = comparer.compare(device, ("onnxruntime",))
         # Texts are compared for the runtime that serves only: its reserve turns ids into text by the same code.
         texts = _same_texts(plan, artefacts, compared) if compared.served else None
         parity[device], formats[device] = compared.parity(texts), compared.choice
-    return replace(artefacts, parity=parity, choice=choice, choices={**artefacts.choices, "formats": formats})
+    searched = {} if search is None else {SEARCH: search.as_json()}
+    choices = {**artefacts.choices, "formats": formats, **searched}
+    return replace(artefacts, parity=parity, choice=choice, choices=choices, search=search)
 
 
 def _same_texts(plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: gate.Comparison) -> dict[str, Any]:
@@ -205,7 +209,7 @@ def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorA
         "minimum_onnxruntime": spec.minimum_onnxruntime,
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-    return seal(plan, replace(artefacts, choices=choices), spec.files.decoder[1])
+    return seal(mixed.final(plan, artefacts.search), replace(artefacts, choices=choices), spec.files.decoder[1])
 
 
 STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (

@@ -140,7 +140,7 @@ class GeneratorWriter:
         )
 
     def _linear(self, writer: GraphWriter, weight_format: WeightFormat) -> LinearWriter:
-        return LinearWriter(writer, weight_format, self.levels, self.formats.block)
+        return LinearWriter(writer, weight_format, self.levels, self.formats.block, self.formats.kept)
 
     def _table(self, writer: GraphWriter) -> LinearWriter:
         tied = self.net.head.embedding is not None

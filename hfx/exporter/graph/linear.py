@@ -6,7 +6,7 @@ embedding's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hfx.exporter.graph import operators, panels
 from hfx.exporter.graph.blocks import Activation, Embedding, FloatArray, Head, Linear, Parameter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
-from hfx.exporter.quantize.generator import WeightFormat
+from hfx.exporter.quantize.generator import FINER, WeightFormat
 
 ACTIVATION_LEVELS = 127
 QUICK_GELU_ALPHA = 1.702
@@ -45,16 +45,19 @@ class LinearWriter:
     """Writes linears of one graph in one format, or tables of embeddings, which may be the head's matrix too.
 
     int8 has a scale for each row of a weight, and `levels` is the largest value. int4 has a scale for each `block`
-    values of a row.
+    values of a row. Linears whose names are in `kept` have the next FINER format.
     """
 
     writer: GraphWriter
     format: WeightFormat
     levels: int
     block: int
+    kept: Collection[str] = ()
 
     def __call__(self, x: Value, linear: Linear) -> Value:
         """Return `linear` of `x` [rows, inputs], its bias included."""
+        if linear.name in self.kept:
+            return self._finer()(x, linear)
         if self.integers:
             return self._quantized_linear("Linear", x, linear)
         bias = None if linear.bias is None else self.writer.vector(linear.bias, self.dtype)
@@ -62,6 +65,8 @@ class LinearWriter:
 
     def added(self, x: Value, linear: Linear, residual: Value) -> Value:
         """Return `linear` of `x`, plus `residual` [rows, outputs]."""
+        if linear.name in self.kept:
+            return self._finer().added(x, linear, residual)
         if self.integers:
             return self._quantized_linear("LinearAdd", x, linear, residual)
         return self.writer.node("Add", [self(x, linear), residual])
@@ -69,8 +74,12 @@ class LinearWriter:
     def activated(self, x: Value, linear: Linear, kind: Activation, gated: bool) -> Value:
         """Return `kind` of `linear` of `x`; if `gated`, `kind` of the outputs' first half, times their second half."""
         writer = self.writer
+        if linear.name in self.kept:
+            return self._finer().activated(x, linear, kind, gated)
         if self.integers:
             return self._quantized_linear(f"Linear{'Gated' if gated else ''}{operators.SUFFIXES[kind]}", x, linear)
+        if writer.native:
+            return self._native_activated(x, linear, kind, gated)
         if not gated:
             return activation(writer, self._product(x, linear.weight, None), kind, linear.bias)
         gate, value = writer.unique("gate"), writer.unique("value")
@@ -117,12 +126,27 @@ class LinearWriter:
         """The type of inputs and outputs."""
         return np.float16 if self.format == "fp16" else np.float32
 
-    def _product(self, x: Value, weight: Parameter, bias: Value | None) -> Value:
-        """Return x [rows, inputs] times the transposed `weight`, plus `bias`."""
+    def _finer(self) -> LinearWriter:
+        return replace(self, format=FINER[self.format], kept=())
+
+    def _native_activated(self, x: Value, linear: Linear, kind: Activation, gated: bool) -> Value:
+        """Return what `activated` does, by operators whose bits are the same on every processor."""
+        if not gated:
+            bias = None if linear.bias is None else self.writer.vector(linear.bias)
+            return self._product(x, linear.weight, bias, operators.SUFFIXES[kind])
+        middle, end = linear.weight.shape[0] // 2, linear.weight.shape[0]
+        gate, value = (
+            replace(linear, weight=linear.weight.rows(*part), bias=linear.bias and linear.bias.rows(*part))
+            for part in ((0, middle), (middle, end))
+        )
+        return self.writer.node("Mul", [self._native_activated(x, gate, kind, gated=False), self(x, value)])
+
+    def _product(self, x: Value, weight: Parameter, bias: Value | None, suffix: str = "") -> Value:
+        """Return x [rows, inputs] times the transposed `weight`, plus `bias`; a native operator may have a `suffix`."""
         writer, matrix = self.writer, self.writer.vector(weight, self.dtype)
         if not writer.native:
             return writer.node("Gemm", [x, matrix, bias], transB=1)
-        op = writer.defined("FloatLinear", operators.function)
+        op = writer.defined("FloatLinear" + suffix, operators.function)
         return writer.node(op, [x, matrix, bias or writer.zeros(weight.shape[0])], operators.DOMAIN)
 
     def _quantized_linear(self, op: str, x: Value, linear: Linear, *more: Value) -> Value:

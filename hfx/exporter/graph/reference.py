@@ -1,7 +1,7 @@
 """Runs a net of blocks in numpy: slowly, in float32, with one weight in memory at a time.
 
-The output of every norm is passed to an observer. The code is independent of the ONNX writers, and defines the meaning
-of the blocks.
+The output of every norm is passed to an observer, and linears are computed by a function that can be replaced. The code
+is independent of the ONNX writers, and defines the meaning of the blocks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hfx.exporter.graph.blocks import (
     DistanceBias,
     FeedForward,
     FloatArray,
+    Layer,
     Linear,
     Net,
     Norm,
@@ -51,12 +52,17 @@ def run_net(net: Net, ids: Ids, source: Ids | None, observe: Observe) -> FloatAr
     """
     memory = None
     if net.encoder is not None and source is not None:
-        memory = _Run(observe, np.float32(0), None).stack(net.encoder, source)
-    later = np.triu(np.full((ids.shape[1], ids.shape[1]), -np.inf, np.float32), 1)
-    return _Run(observe, later, memory).stack(net.decoder, ids)
+        memory = StackRun(observe, np.float32(0), None).stack(net.encoder, source)
+    return StackRun(observe, later_mask(ids.shape[1]), memory).stack(net.decoder, ids)
 
 
-class _Run:
+def later_mask(tokens: int) -> FloatArray:
+    """Return the mask [tokens, tokens] that hides later tokens from each token when it is added to scores."""
+    mask: FloatArray = np.triu(np.full((tokens, tokens), -np.inf, np.float32), 1)
+    return mask
+
+
+class StackRun:
     """Runs one stack; `mask` is added to the scores of its self attention, and its cross attention reads `memory`."""
 
     def __init__(self, observe: Observe, mask: Any, memory: FloatArray | None) -> None:
@@ -64,29 +70,45 @@ class _Run:
 
     def stack(self, stack: Stack, ids: Ids) -> FloatArray:
         """Return the last hidden state [rows, tokens, hidden]."""
+        x = self.enter(stack, ids)
+        bias = self.bias(stack, ids.shape[1])
+        for layer in stack.layers:
+            x = self.layer(stack, layer, bias, x)
+        return x if stack.final_norm is None else self._norm(x, stack.final_norm)
+
+    def enter(self, stack: Stack, ids: Ids) -> FloatArray:
+        """Return what the first layer reads [rows, tokens, hidden]."""
         x = _rows(stack.embedding.table.take, ids) * np.float32(stack.embedding.scale)
         if stack.embedding.projection is not None:
-            x = linear(x, stack.embedding.projection)
+            x = self.linear(x, stack.embedding.projection)
         if stack.positions is not None:
-            x = x + self.positions(stack, stack.positions, ids)
-        if stack.embedding_norm is not None:
-            x = self.norm(x, stack.embedding_norm)
-        bias = _distance_bias(stack.bias, ids.shape[1]) + self.mask
-        for layer in stack.layers:
-            parts: list[Part] = [partial(self.attention, layer.attention, bias)]
-            if layer.cross is not None and self.memory is not None:
-                parts.append(partial(_cross_attention, layer.cross, self.memory))
-            parts.append(partial(_feed_forward, layer.feed_forward))
-            if stack.parallel:
-                x = sum((part(self.norm(x, norm)) for part, norm in zip(parts, layer.norms, strict=True)), start=x)
-                continue
-            if layer.post_norms:
-                parts = [self.then(*each) for each in zip(parts, layer.post_norms, strict=True)]
-            for part, norm in zip(parts, layer.norms, strict=True):
-                x = x + part(self.norm(x, norm)) if stack.pre_norm else self.norm(x + part(x), norm)
-        return x if stack.final_norm is None else self.norm(x, stack.final_norm)
+            x = x + self._positions(stack, stack.positions, ids)
+        return x if stack.embedding_norm is None else self._norm(x, stack.embedding_norm)
 
-    def positions(self, stack: Stack, table: Parameter, ids: Ids) -> FloatArray:
+    def bias(self, stack: Stack, tokens: int) -> FloatArray:
+        """Return what is added to the scores of self attention [tokens, tokens], or for each head."""
+        bias: FloatArray = _distance_bias(stack.bias, tokens) + self.mask
+        return bias
+
+    def layer(self, stack: Stack, layer: Layer, bias: FloatArray, x: FloatArray) -> FloatArray:
+        """Return the output of a layer of `stack` for its input `x`, both [rows, tokens, hidden]."""
+        parts: list[Part] = [partial(self._attention, layer.attention, bias)]
+        if layer.cross is not None and self.memory is not None:
+            parts.append(partial(self._cross_attention, layer.cross, self.memory))
+        parts.append(partial(self._feed_forward, layer.feed_forward))
+        if stack.parallel:
+            return sum((part(self._norm(x, norm)) for part, norm in zip(parts, layer.norms, strict=True)), start=x)
+        if layer.post_norms:
+            parts = [self._then(*each) for each in zip(parts, layer.post_norms, strict=True)]
+        for part, norm in zip(parts, layer.norms, strict=True):
+            x = x + part(self._norm(x, norm)) if stack.pre_norm else self._norm(x + part(x), norm)
+        return x
+
+    def linear(self, x: FloatArray, block: Linear) -> FloatArray:
+        """Return `block` of x [..., inputs]."""
+        return linear(x, block)
+
+    def _positions(self, stack: Stack, table: Parameter, ids: Ids) -> FloatArray:
         if stack.pad_id is None:
             return table.take(0, ids.shape[1])
         others = ids != stack.pad_id
@@ -94,33 +116,44 @@ class _Run:
         found: FloatArray = table.read()[np.where(others, places, -1)]
         return found
 
-    def norm(self, x: FloatArray, block: Norm) -> FloatArray:
+    def _norm(self, x: FloatArray, block: Norm) -> FloatArray:
         centred = x - x.mean(-1, keepdims=True) if block.kind == "layer" else x
         y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + block.epsilon) * block.weight.read()
         out: FloatArray = y if block.bias is None else y + block.bias.read()
         self.observe(block, out)
         return out
 
-    def then(self, part: Part, block: Norm) -> Part:
+    def _then(self, part: Part, block: Norm) -> Part:
         """Return a function that runs `part` and then the norm `block`."""
-        return lambda x: self.norm(part(x), block)
+        return lambda x: self._norm(part(x), block)
 
-    def attention(self, block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:
-        query, key, value = np.split(linear(x, block.qkv), np.cumsum(block.widths[:2]), axis=-1)
+    def _attention(self, block: Attention, bias: FloatArray, x: FloatArray) -> FloatArray:
+        query, key, value = np.split(self.linear(x, block.qkv), np.cumsum(block.widths[:2]), axis=-1)
         if block.head_norms is not None:
-            query, key = (self.head_norm(*pair) for pair in zip((query, key), block.head_norms, strict=True))
+            query, key = (self._head_norm(*pair) for pair in zip((query, key), block.head_norms, strict=True))
         if block.rotary is not None:
             query, key = (_turned(each, block.rotary, block.head_dim) for each in (query, key))
         if block.kv_heads != block.heads:
             key, value = (_repeated(each, block) for each in (key, value))
         if block.window is not None:
             bias = bias + _in_window(block.window, x.shape[1])
-        return linear(_attended(query, key, value, block, bias), block.out)
+        return self.linear(_attended(query, key, value, block, bias), block.out)
 
-    def head_norm(self, x: FloatArray, block: Norm) -> FloatArray:
+    def _cross_attention(self, block: CrossAttention, memory: FloatArray, x: FloatArray) -> FloatArray:
+        key, value = np.split(self.linear(memory, block.memory), 2, axis=-1)
+        return self.linear(_attended(self.linear(x, block.query), key, value, block, np.float32(0)), block.out)
+
+    def _feed_forward(self, block: FeedForward, x: FloatArray) -> FloatArray:
+        up, function = self.linear(x, block.up), ACTIVATIONS[block.activation]
+        if not block.gated:
+            return self.linear(function(up), block.down)
+        gate, value = np.split(up, 2, axis=-1)
+        return self.linear(function(gate) * value, block.down)
+
+    def _head_norm(self, x: FloatArray, block: Norm) -> FloatArray:
         """Return the norm `block` of each head of x [rows, tokens, heads * dim]."""
         heads = x.reshape(*x.shape[:2], -1, block.weight.shape[0])
-        return self.norm(heads, block).reshape(x.shape)
+        return self._norm(heads, block).reshape(x.shape)
 
 
 def _in_window(window: int, tokens: int) -> FloatArray:
@@ -141,19 +174,6 @@ def _repeated(x: FloatArray, block: Attention) -> FloatArray:
     """Return x [rows, tokens, kv_heads * dim] with each head repeated for the heads of Q that share it."""
     by_head = x.reshape(*x.shape[:2], block.kv_heads, block.head_dim)
     return np.repeat(by_head, block.heads // block.kv_heads, axis=2).reshape(*x.shape[:2], -1)
-
-
-def _cross_attention(block: CrossAttention, memory: FloatArray, x: FloatArray) -> FloatArray:
-    key, value = np.split(linear(memory, block.memory), 2, axis=-1)
-    return linear(_attended(linear(x, block.query), key, value, block, np.float32(0)), block.out)
-
-
-def _feed_forward(block: FeedForward, x: FloatArray) -> FloatArray:
-    up, function = linear(x, block.up), ACTIVATIONS[block.activation]
-    if not block.gated:
-        return linear(function(up), block.down)
-    gate, value = np.split(up, 2, axis=-1)
-    return linear(function(gate) * value, block.down)
 
 
 def _attended(

@@ -18,7 +18,7 @@ from hfx.client.address import parse_address
 from hfx.errors import HfxError, ModelMissing, UsageError
 from hfx.local.models import published_metadata
 from hfx.manifest import Manifest
-from hfx.names import GENERATION_TASKS, TOKENIZE_SUFFIX
+from hfx.names import TOKENIZE_SUFFIX
 from hfx.perf import measuring, settings
 from hfx.perf.compare.candidates import (
     PRECISIONS,
@@ -217,7 +217,7 @@ def _export(
         repository=repository,
         triton=manifest.triton.built_for,
         max_drop=spec.max_drop,
-        strict=precision == "int8" and manifest.task not in GENERATION_TASKS,  # each row has one precision
+        strict=precision in ("int8", "int4"),  # each row has one precision
         command=f"{COMMAND} {precision}",
         **_kept(spec, manifest, precision),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests import zoo
 
-TRAINED = "sentiment-distilbert"
+TRAINED, GENERATOR = "sentiment-distilbert", "stories-gpt2"
 OUTLIER, CHANNEL = 1e4, 5
 PRODUCTS = 9  # of its two layers, and the first linear of its head
 
@@ -45,14 +45,47 @@ def only_bad_products(folder: Path) -> None:
     _save(model, folder)
 
 
+def one_bad_linear(folder: Path, layer: int) -> str:
+    """Save a generator as `one_bad_product` saves a classifier."""
+    model = _generator()
+    attention = model.transformer.h[layer].attn
+    value = 2 * model.config.hidden_size + CHANNEL
+    attention.c_attn.weight.data[:, value] *= OUTLIER
+    attention.c_attn.bias.data[value] *= OUTLIER
+    attention.c_proj.weight.data[CHANNEL] /= OUTLIER
+    _save(model, folder, GENERATOR)
+    return f"transformer.h.{layer}.attn.c_proj"
+
+
+def only_bad_linears(folder: Path) -> int:
+    """Save a generator as `only_bad_products` saves a classifier; return the number of its linears."""
+    model = _generator()
+    value = 2 * model.config.hidden_size + CHANNEL
+    for layer in model.transformer.h:
+        for norm in (layer.ln_1, layer.ln_2):
+            norm.weight.data[CHANNEL] = norm.bias.data[CHANNEL] = 0
+        for linear, column in ((layer.attn.c_attn, value), (layer.mlp.c_fc, CHANNEL)):
+            linear.weight.data[:, column] = linear.bias.data[column] = 0
+        for linear in (layer.attn.c_attn, layer.attn.c_proj, layer.mlp.c_fc, layer.mlp.c_proj):
+            linear.weight.data[CHANNEL] = OUTLIER
+    _save(model, folder, GENERATOR)
+    return 4 * len(model.transformer.h)
+
+
 def _trained() -> Any:
     from transformers import AutoModelForSequenceClassification
 
     return AutoModelForSequenceClassification.from_pretrained(zoo.checkpoint(TRAINED))
 
 
-def _save(model: Any, folder: Path) -> None:
+def _generator() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(zoo.checkpoint(GENERATOR))
+
+
+def _save(model: Any, folder: Path, trained: str = TRAINED) -> None:
     model.save_pretrained(folder)
-    for file in zoo.checkpoint(TRAINED).iterdir():
+    for file in zoo.checkpoint(trained).iterdir():
         if not (folder / file.name).exists():
             shutil.copy(file, folder)

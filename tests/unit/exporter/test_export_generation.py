@@ -161,7 +161,7 @@ def test_quantization_that_changes_tokens_is_not_published(
     tmp_path: Path, checkpoints: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["export", str(checkpoints("gpt2")), "--precision", "int8", "--device", "cpu", "--max-drop", "0",
-             "--cpu-runtime", "onnxruntime"]  # fmt: skip
+             "--cpu-runtime", "onnxruntime", "--strict"]  # fmt: skip
     assert main([*words, "--repository", str(tmp_path)]) == 4
     said = capsys.readouterr().err
     assert "does not continue texts like the checkpoint" in said

@@ -18,7 +18,7 @@ from hfx.cli import main
 from hfx.deploy import wheels
 from hfx.deploy.deployment import open_deployment
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
-from hfx.exporter.generation import gate
+from hfx.exporter.generation import plan
 from hfx.exporter.generation.engine_folder import WEIGHTS
 from hfx.exporter.generation.folders import write_stream_configs
 from hfx.exporter.generation.runtimes import RUNTIMES
@@ -177,7 +177,7 @@ INT8: dict[str, Any] = {"name": "m", "precision": "int8", "max_drop": 0.05}
 @pytest.fixture
 def one_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try a single format, as other formats would write the damaged files again."""
-    monkeypatch.setattr(gate, "FORMATS_TRIED", {"int8": FORMATS_TRIED["int8"][:1]})
+    monkeypatch.setattr(plan, "FORMATS_TRIED", {"int8": FORMATS_TRIED["int8"][:1]})
 
 
 @native
@@ -202,5 +202,5 @@ def test_a_requested_native_export_needs_both_its_decoders_correct(
     checkpoint: Path, tmp_path: Path, file: str, runtime: str
 ) -> None:
     with pytest.raises(VerificationFailed, match=rf"engine for CPU \({runtime}\)"):
-        export_checkpoint(checkpoint, tmp_path, damaged(file), cpu_runtime="native", **INT8)
+        export_checkpoint(checkpoint, tmp_path, damaged(file), cpu_runtime="native", strict=True, **INT8)
     assert contents(tmp_path) == {}

@@ -12,8 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
-from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.generation.engine_folder import read_net, write_engine_folder
+from hfx.exporter.graph.blocks import Linear, Net
 from hfx.exporter.quantize.generator import FORMATS, Formats
+from hfx.exporter.quantize.linears import rank_linears
 from tests.rigs.checkpoints import tiny_generators
 from tests.rigs.checkpoints.published import VNNI
 from tests.rigs.engine import graph_rows
@@ -85,6 +87,35 @@ def test_int4_blocks_of_16_and_64_stay_within_the_error(export: Export, block: i
 def test_a_head_may_have_four_bits_too(export: Export, name: str) -> None:
     formats = replace(FORMATS["int4"], head="int4", embedding="int4")
     assert error(export, name, formats) <= 1.2 * ERRORS["int4"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_linears_that_stay_in_float32_add_no_error(export: Export, tmp_path: Path, name: str) -> None:
+    checkpoint = tiny_generators.save(tmp_path, tiny_generators.build(name))
+    names = tuple(linear.name for linear in linears_of(read_net(checkpoint, FORMATS["fp32"], LEVELS, None)))
+    plain = replace(FORMATS["int8"], head="fp32", embedding="fp32", cross="float32")
+    without_error, others = (error(export, name, replace(plain, kept=kept)) for kept in (names, names[1:]))
+    assert without_error <= 2e-6 < others
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_linear_is_ranked_by_its_error(tmp_path: Path, name: str, precision: str) -> None:
+    checkpoint = tiny_generators.save(tmp_path, tiny_generators.build(name))
+    net = read_net(checkpoint, FORMATS["fp32"], LEVELS, None)
+    errors = rank_linears(net, FORMATS[precision], LEVELS)
+    assert sorted(errors) == sorted(linear.name for linear in linears_of(net))
+    assert all(0 < error < 1 for error in errors.values())
+    assert list(errors.values()) == sorted(errors.values(), reverse=True)
+
+
+def linears_of(net: Net) -> list[Linear]:
+    """Return the linears of all layers, and the projections."""
+    found = [each for each in (net.decoder.embedding.projection, net.head.projection) if each is not None]
+    for layer in (layer for stack in (net.encoder, net.decoder) if stack is not None for layer in stack.layers):
+        found += [layer.attention.qkv, layer.attention.out, layer.feed_forward.up, layer.feed_forward.down]
+        found += [] if layer.cross is None else [layer.cross.query, layer.cross.memory, layer.cross.out]
+    return found
 
 
 @pytest.mark.parametrize("levels", [127, 63])

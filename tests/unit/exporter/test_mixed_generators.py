@@ -1,0 +1,128 @@
+"""Generators whose int8 engine the gate refuses: linears in a finer format, or the fp32 engine, or a refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfx.cli import main
+from hfx.cli.export_summary import summary
+from hfx.errors import UsageError, VerificationFailed
+from hfx.exporter import mixed_precision
+from hfx.exporter.generation import gate, mixed
+from hfx.exporter.mixed_precision import MOST_RUNS, SEARCH, read_search
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.pipeline import make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.local.generator import LocalGenerator
+from hfx.manifest import Manifest, read_manifest
+from tests.rigs.checkpoints import generator_checkpoints, outliers
+from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.machine.processors import HAS_NATIVE
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_texts")]
+
+NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
+OWN_COMMAND = ["export", "checkpoint", "--name", "m", "--precision", "int8", "--device", "cpu"]
+
+
+@pytest.fixture
+def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accept mixed engines of any speed: the linears of tiny models take hardly any of the time."""
+    monkeypatch.setattr(mixed_precision, "LEAST_SPEEDUP", 0.0)
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record how many linears each engine of a search keeps."""
+    made, attempt = list[int](), gate.Gate.attempt
+
+    def counting(self: gate.Gate, device: Any, runtimes: Any, formats: Any) -> gate.Comparison | None:
+        made.append(len(formats.kept))
+        return attempt(self, device, runtimes, formats)
+
+    monkeypatch.setattr(gate.Gate, "attempt", counting)
+    return made
+
+
+def export(folder: Path, **options: Any) -> Manifest:
+    return export_checkpoint(
+        folder / "checkpoint", folder / "repository", **{"name": "m", "precision": "int8", **options}
+    )
+
+
+@pytest.mark.parametrize("runtime", [pytest.param("auto", marks=NEEDS_NATIVE), "onnxruntime"])
+def test_exactly_the_linear_with_outliers_stays_in_float32(
+    runtime: str, tmp_path: Path, any_speed: None, attempts: list[int]
+) -> None:
+    bad = outliers.one_bad_linear(tmp_path / "checkpoint", 1)
+    manifest = export(tmp_path, cpu_runtime=runtime)
+    search, figures = read_search(manifest), manifest.parity["cpu"]
+    assert search is not None and search.kept == (bad,)
+    assert (search.precision, search.why_fp32, next(iter(search.ranking))) == ("int8", "", bad)
+    assert "token agreement" in search.reason and search.speedup and search.gate_runs == len(attempts) <= MOST_RUNS
+    assert manifest.precision.cpu == figures["precision"] == "int8" and figures["agreement"] >= 0.99
+    assert figures["greedy"]["batch_variants"] == 0
+    line = next(line for line in summary(manifest, tmp_path) if "products" in line)
+    assert f"int8 for {search.products - 1} of {search.products} products, 1 kept in fp32 (layer 1 attn.c_proj)" in line
+    with LocalGenerator.open(tmp_path / "repository", "m") as model:
+        assert model.infer_all([{"text_input": "a cat", "max_tokens": 5}])
+    assert main(["verify", "m", "--repository", str(tmp_path / "repository")]) == 0
+
+
+def test_a_generator_without_a_good_linear_is_published_in_fp32(
+    tmp_path: Path, any_speed: None, attempts: list[int]
+) -> None:
+    count = outliers.only_bad_linears(tmp_path / "checkpoint")
+    manifest = export(tmp_path)
+    search = read_search(manifest)
+    assert search is not None and (search.precision, search.kept, search.products) == ("fp32", (), count)
+    assert search.gate_runs == len(attempts) == MOST_RUNS
+    assert manifest.precision.cpu == manifest.parity["cpu"]["precision"] == "fp32"
+    reason = f"fp32: no file with some of the {count} products in int8 passed the gate (4 tried)"
+    assert any(reason in line for line in summary(manifest, tmp_path))
+    assert [path.name for path in (tmp_path / "repository" / "m_stream" / "1").iterdir() if path.name == "exact"] == []
+
+
+def test_a_mixed_engine_that_is_hardly_faster_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed_precision, "LEAST_SPEEDUP", 1000.0)
+    bad = outliers.one_bad_linear(tmp_path / "checkpoint", 0)
+    search = read_search(export(tmp_path))
+    assert search is not None and (search.precision, search.kept) == ("fp32", (bad,))
+    assert "in fp32 (layer 0 attn.c_proj) passed the gate, but is only" in search.why_fp32
+
+
+def test_a_strict_export_of_a_generator_is_refused(tmp_path: Path, attempts: list[int]) -> None:
+    outliers.one_bad_linear(tmp_path / "checkpoint", 1)
+    with pytest.raises(VerificationFailed, match="The int8 engine for CPU"):
+        export(tmp_path, strict=True)
+    assert attempts == [] and not (tmp_path / "repository" / "m").exists()
+
+
+def test_strict_is_for_generators_in_integers(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(str(generator_checkpoints.save(tmp_path / "gpt2", "gpt2", {})))
+    with pytest.raises(UsageError, match="--strict is for files in int8 and int4"):
+        make_plan(checkpoint, ExportOptions(strict=True))
+    assert not make_plan(checkpoint, ExportOptions(strict=True, precision="int4")).searches  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_same_export_again_searches_for_nothing(
+    kept: bool, tmp_path: Path, any_speed: None, monkeypatch: pytest.MonkeyPatch, attempts: list[int]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _ = outliers.one_bad_linear(Path("checkpoint"), 1) if kept else outliers.only_bad_linears(Path("checkpoint"))
+    monkeypatch.setattr("sys.argv", ["hfx", *OWN_COMMAND])
+    assert main(OWN_COMMAND) == 0
+    path = tmp_path / "model_repository/m/hfx.json"
+    first = read_manifest(path)
+    attempts.clear()
+    monkeypatch.delattr(mixed, "rank_linears")
+    assert main(["export", "--again", "m"]) == 0
+    again = read_manifest(path)
+    assert attempts == []
+    assert again.precision == first.precision and again.choices[SEARCH] == first.choices[SEARCH]
+    stream = {name for name in first.files if name.startswith("m_stream/1/cpu")}
+    assert stream and all(again.files[name] == first.files[name] for name in stream)
