@@ -241,15 +241,14 @@ def long(settings: Settings, figures: Figures) -> None:
 
 
 def text_of(tokens: int, folder: Path) -> str:
-    """Return a text of at most so many tokens of the tokenizer in `folder`, and hardly less."""
+    """Return a text of about so many tokens of the tokenizer in `folder`."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     (item,) = synthetic(1, parse_lengths(f"fixed:{tokens}")).items
-    words = str(item.inputs[TEXT_INPUT][0]).split()
-    while len(tokenizer(" ".join(words)).input_ids) > tokens:
-        words.pop()
-    return " ".join(words)
+    text = str(item.inputs[TEXT_INPUT][0])
+    places = tokenizer(text, return_offsets_mapping=True).offset_mapping
+    return text if len(places) <= tokens else text[: places[tokens - 1][1]]
 
 
 def offered(times: float) -> str:

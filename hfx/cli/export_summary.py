@@ -45,7 +45,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
 
 
 def _mixed(manifest: Manifest, figures: Mapping[str, Any]) -> list[str]:
-    """Return which products a search kept in fp32, or why it published fp32; nothing if there was no search."""
+    """Return which products a search kept finer, or why it published fp32; nothing if there was no search."""
     search = read_search(manifest)
     if search is None:
         return []

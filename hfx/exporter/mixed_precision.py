@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from hfx.errors import ModelCorrupt
+from hfx.errors import ModelCorrupt, VerificationFailed
 from hfx.exporter.progress import counted
 from hfx.manifest import Manifest
 
 Result = TypeVar("Result")
+Precision = Literal["int8", "int4", "fp32"]
 SEARCH = "precision_search"  # in the manifest's choices
 MOST_RUNS = 4  # mixed files that the gate measures
 LEAST_SPEEDUP = 1.2  # of a mixed file, against fp32; below it, the exact file is worth more
-FINER = {"int8": "fp32", "int4": "int8"}  # what products are kept in
+FINER: Mapping[Precision, Literal["int8", "fp32"]] = {"int8": "fp32", "int4": "int8"}  # what products are kept in
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Search:
     adds, the largest first.
     """
 
-    precision: Literal["int8", "int4", "fp32"]
+    precision: Precision
     kept: tuple[str, ...] = ()
     products: int = 0
     reason: str = ""
@@ -47,9 +48,19 @@ class Search:
         """Whether a mixed file passed, and is worth its loss."""
         return (self.speedup or 0.0) >= LEAST_SPEEDUP
 
-    def exact(self) -> Search:
-        """Return the record of the fp32 file that is published in place of a mixed one, with the reason."""
-        return replace(self, precision="fp32", why_fp32=self._why_fp32())
+    def exact(self, cpu_runtime: str) -> Search:
+        """Return the record of the fp32 file that is published in place of a mixed one, with the reason.
+
+        Raises VerificationFailed if --cpu-runtime names the native operators, which fp32 does not have.
+        """
+        record = replace(self, precision="fp32", why_fp32=self._why_fp32())
+        if cpu_runtime == "native":
+            raise VerificationFailed(
+                f"{record.reason} And {record.why_fp32}.",
+                "Nothing was published. Leave --cpu-runtime out, as fp32 has no native operators, or accept more by "
+                "--max-drop.",
+            )
+        return record
 
     def _why_fp32(self) -> str:
         finer = FINER[self.precision]

@@ -59,7 +59,7 @@ template <typename Number> struct Rows {
     }
 };
 
-// The sums of up to `Most` queries, whatever computes their products: what a softmax needs, chunk by chunk.
+// The softmax of up to `Most` queries, chunk by chunk, and the sums of values that it weighs.
 template <int Most> struct Softmaxes {
     const Attention &a;
     const long vectors = (a.dim + WIDTH - 1) / WIDTH;

@@ -9,13 +9,7 @@
 namespace hfx {
 namespace {
 
-// The products of 6 queries with 64 keys take 24 of AVX-512's 32 registers; 3 queries with 32 keys take 12 of AVX2's 16.
-#ifdef __AVX512F__
-constexpr int TILE = 6, TILE_VECTORS = 4;
-#else
-constexpr int TILE = 3, TILE_VECTORS = 2;
-#endif
-constexpr long BLOCK = TILE_VECTORS * WIDTH;  // positions
+constexpr long BLOCK = SUM_VECTORS * WIDTH;  // positions
 constexpr int LEVELS = 5;                     // of the tree of 16 lanes
 
 inline long smaller(long a, long b) { return a < b ? a : b; }
@@ -56,7 +50,7 @@ __attribute__((noinline)) void score_tile(const float *queries, const float *key
         top++;
     }
     for (int q = 0; q < Queries; q++)
-        for (int v = 0; v < Vectors; v++) scores[q * TILE_VECTORS + v] = tree[0][q][v];
+        for (int v = 0; v < Vectors; v++) scores[q * SUM_VECTORS + v] = tree[0][q][v];
 }
 
 // Adds `count` rows of a block's values, each times the query's weight, to the sums of `Queries` queries.
@@ -84,11 +78,11 @@ __attribute__((noinline)) void add_tile(const float *weights, const float *value
         for (int v = 0; v < Vectors; v++) store(sums + q * LARGEST_HEAD + v * WIDTH, sum[q][v]);
 }
 
-// Calls `work` with the two numbers as constants: Queries of 1 to TILE, Vectors of 1 to TILE_VECTORS.
+// Calls `work` with the two numbers as constants: Queries of 1 to SUM_ROWS, Vectors of 1 to SUM_VECTORS.
 template <int N> struct Constant {
     static constexpr int value = N;
 };
-template <int Q = TILE, int V = TILE_VECTORS, typename Work> inline void with_sizes(int queries, long vectors, Work work) {
+template <int Q = SUM_ROWS, int V = SUM_VECTORS, typename Work> inline void with_sizes(int queries, long vectors, Work work) {
     if constexpr (Q > 1)
         if (queries < Q) return with_sizes<Q - 1, V>(queries, vectors, work);
     if constexpr (V > 1)
@@ -110,7 +104,7 @@ template <typename Number> struct AttendingMany : Softmaxes<MOST_QUERIES> {
                 read_keys(first + at, rows);
                 if (at + BLOCK < count) fetch(a.keys, first + at + BLOCK);
                 else fetch(a.values, first + skipped);
-                for (int q = 0; q < a.count; q += TILE) score(q, rows, first + at, at);
+                for (int q = 0; q < a.count; q += SUM_ROWS) score(q, rows, first + at, at);
             }
             for (int q = 0; q < a.count; q++)
                 if (a.lengths[q] > first) weigh(q, skipped, smaller(count, a.lengths[q] - first));
@@ -119,13 +113,13 @@ template <typename Number> struct AttendingMany : Softmaxes<MOST_QUERIES> {
                 read_values(first + at, rows);
                 if (at + BLOCK < count) fetch(a.values, first + at + BLOCK);
                 else fetch(a.keys, first + CHUNK);
-                for (int q = 0; q < a.count; q += TILE) add(q, rows, first + at, at);
+                for (int q = 0; q < a.count; q += SUM_ROWS) add(q, rows, first + at, at);
             }
         }
         for (int q = 0; q < a.count; q++) finish(q);
     }
 
-    int tile(int q) const { return a.count - q < TILE ? a.count - q : TILE; }
+    int tile(int q) const { return a.count - q < SUM_ROWS ? a.count - q : SUM_ROWS; }
 
     // A vector of a row of a cache, with zeros behind the end of the row.
     Floats numbers(const Number *row, long d) const {
@@ -165,7 +159,7 @@ template <typename Number> struct AttendingMany : Softmaxes<MOST_QUERIES> {
         for (int q = query; q < query + tile(query); q++) end = a.lengths[q] > end ? a.lengths[q] : end;
         rows = smaller(rows, end - position);
         if (rows <= 0) return;
-        Floats found[TILE][TILE_VECTORS];
+        Floats found[SUM_ROWS][SUM_VECTORS];
         const long vectors = (rows + WIDTH - 1) / WIDTH;
         with_sizes(tile(query), vectors, [&](auto queries_, auto vectors_) {
             score_tile<queries_.value, vectors_.value>(queries[query], block, this->vectors * WIDTH, found[0]);
@@ -186,8 +180,8 @@ template <typename Number> struct AttendingMany : Softmaxes<MOST_QUERIES> {
         }
     }
     void add_some(int query, int count, long from, long end, long at) {
-        for (long v = 0; v < vectors; v += TILE_VECTORS)
-            with_sizes(count, smaller(vectors - v, TILE_VECTORS), [&](auto queries_, auto vectors_) {
+        for (long v = 0; v < vectors; v += SUM_VECTORS)
+            with_sizes(count, smaller(vectors - v, SUM_VECTORS), [&](auto queries_, auto vectors_) {
                 add_tile<queries_.value, vectors_.value>(scores[query] + at + from, block + (from * vectors + v) * WIDTH, vectors * WIDTH, end - from,
                                                          sums[query] + v * WIDTH);
             });

@@ -6,13 +6,6 @@
 namespace hfx {
 namespace {
 
-// The sums of 6 rows x 64 columns take 24 of AVX-512's 32 registers; 3 rows x 32 columns take 12 of AVX2's 16.
-#ifdef __AVX512F__
-constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
-#else
-constexpr int SUM_ROWS = 3, SUM_VECTORS = 2;
-#endif
-
 // A product of matrices: out [rows][columns] = left [rows][depth] @ right [depth][columns].
 struct FloatProduct {
     const float *left, *right;

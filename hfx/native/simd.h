@@ -39,6 +39,13 @@ inline Floats load_some(const float *from, int count) {
 inline void store_some(float *to, Floats value, int count) { memcpy(to, &value, size_t(count) * sizeof(float)); }
 #endif
 
+// The sums of 6 rows x 64 columns take 24 of AVX-512's 32 registers; 3 rows x 32 columns take 12 of AVX2's 16.
+#ifdef __AVX512F__
+constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
+#else
+constexpr int SUM_ROWS = 3, SUM_VECTORS = 2;
+#endif
+
 inline Floats all(float value) { return Floats{value, value, value, value, value, value, value, value, value, value, value, value, value, value, value, value}; }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats smaller(Floats a, Floats b) { return a < b ? a : b; }

@@ -79,8 +79,8 @@ def _search(plan: EncoderPlan, refused: EncoderArtefacts, refusal: VerificationF
         ranking=ranking,
     )
     if mixed is None or not record.pays:
-        record = record.exact()
-        result = _only_exact(plan, artefacts, exact, record)
+        record = record.exact(plan.cpu_runtime)
+        result = _only_exact(plan, artefacts, exact)
     else:
         result = _only_mixed(plan, mixed)
     record = replace(record, seconds=round(time.monotonic() - began, 1))
@@ -183,19 +183,8 @@ def _only_mixed(plan: EncoderPlan, mixed: EncoderArtefacts) -> EncoderArtefacts:
     return replace(mixed, choices={**mixed.choices, "cpu_runtime": choice})
 
 
-def _only_exact(
-    plan: EncoderPlan, artefacts: EncoderArtefacts, exact: EncoderArtefacts, record: Search
-) -> EncoderArtefacts:
-    """Return the artefacts of the fp32 file, without the other files.
-
-    Raises VerificationFailed if it fails the gate, or if --cpu-runtime names the native operators.
-    """
-    if plan.cpu_runtime == "native":
-        raise VerificationFailed(
-            f"{record.reason} And {record.why_fp32}.",
-            "Nothing was published. Leave --cpu-runtime out, as fp32 has no native operators, or accept more by "
-            "--max-drop.",
-        )
+def _only_exact(plan: EncoderPlan, artefacts: EncoderArtefacts, exact: EncoderArtefacts) -> EncoderArtefacts:
+    """Return the artefacts of the fp32 file, without the other files. Raises VerificationFailed if the gate refuses it."""
     remove(artefacts.net_folder(plan) / FILE_NAMES["int8"])
     assert artefacts.choice is not None
     if artefacts.choice.operators:

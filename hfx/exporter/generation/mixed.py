@@ -66,7 +66,7 @@ def _search(gate: Gate, choice: CpuChoice, refusal: VerificationFailed) -> tuple
         write(plan, gate.version, "cpu", runtimes, found.formats)  # another one may have been tried since
         record = replace(record, speedup=_speedup(plan, gate.version, choice.runtime))
     if found is None or not record.pays:
-        record = record.exact()
+        record = record.exact(plan.cpu_runtime)
         found, choice = _exact(gate, choice, record)
     return found, choice, replace(record, seconds=round(time.monotonic() - began, 1))
 
@@ -84,13 +84,7 @@ def _speedup(plan: GeneratorPlan, version: Path, runtime: Runtime) -> float:
 
 
 def _exact(gate: Gate, choice: CpuChoice, record: Search) -> tuple[Comparison, CpuChoice]:
-    """Write and compare the fp32 engine. Raises VerificationFailed if it fails, or if --cpu-runtime is native."""
-    if gate.plan.cpu_runtime == "native":
-        raise VerificationFailed(
-            f"{record.reason} And {record.why_fp32}.",
-            "Nothing was published. Leave --cpu-runtime out, as fp32 has no native operators, or accept more by "
-            "--max-drop.",
-        )
+    """Write and compare the fp32 engine. Raises VerificationFailed if the gate refuses it."""
     exact = replace(gate, plan=final(gate.plan, record))
     write(exact.plan, gate.version, "cpu", ("onnxruntime",))
     return exact.compare_cpu(replace(choice, runtime="onnxruntime"))

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from hfx.exporter.graph import operators, panels
 from hfx.exporter.graph.blocks import Activation, Embedding, FloatArray, Head, Linear, Parameter
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
-from hfx.exporter.quantize.generator import FINER, WeightFormat
+from hfx.exporter.mixed_precision import FINER
+from hfx.exporter.quantize.generator import WeightFormat
 
 ACTIVATION_LEVELS = 127
 QUICK_GELU_ALPHA = 1.702
@@ -45,7 +46,7 @@ class LinearWriter:
     """Writes linears of one graph in one format, or tables of embeddings, which may be the head's matrix too.
 
     int8 has a scale for each row of a weight, and `levels` is the largest value. int4 has a scale for each `block`
-    values of a row. Linears whose names are in `kept` have the next FINER format.
+    values of a row. Linears whose names are in `kept` have the format that FINER states.
     """
 
     writer: GraphWriter
@@ -127,6 +128,7 @@ class LinearWriter:
         return np.float16 if self.format == "fp16" else np.float32
 
     def _finer(self) -> LinearWriter:
+        assert self.format == "int8" or self.format == "int4", "only these are searched"
         return replace(self, format=FINER[self.format], kept=())
 
     def _native_activated(self, x: Value, linear: Linear, kind: Activation, gated: bool) -> Value:

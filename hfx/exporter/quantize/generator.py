@@ -32,7 +32,7 @@ class Formats:
     int8 has a scale for each output channel, and activations are quantized row by row. int4 has a scale for each
     `block` weights of a channel. `kv` is the type of the decoder's own K and V. `cross` is the type of a source's K and
     V; in int8 these have a scale for each channel of each request's own source. If head and embedding are one table,
-    the head's format holds for both. The linears whose names are in `kept` have the next FINER format.
+    the head's format holds for both. The linears whose names are in `kept` have the format that FINER states.
     """
 
     precision: Precision
@@ -50,7 +50,6 @@ class Formats:
         return {name: value for name, value in asdict(self).items() if name != "kept"}
 
 
-FINER: Mapping[WeightFormat, WeightFormat] = {"int4": "int8", "int8": "fp32"}
 FORMATS: dict[str, Formats] = {
     "fp32": Formats("fp32", "fp32", "fp32", "fp32", "fp32", "float32", "float32"),
     "int8": Formats("int8", "int8", "int8", "int8", "int8", "float32", "int8"),

@@ -15,9 +15,10 @@ import numpy as np
 from hfx.exporter.graph.blocks import FloatArray, Layer, Linear, Net, Norm, Stack
 from hfx.exporter.graph.linear import ACTIVATION_LEVELS
 from hfx.exporter.graph.reference import Ids, StackRun, later_mask
+from hfx.exporter.mixed_precision import FINER
 from hfx.exporter.progress import counted
 from hfx.exporter.quantize.balance import ROWS, SEED, TOKENS
-from hfx.exporter.quantize.generator import FINER, Formats, WeightFormat, int4_blocks, int8_rows
+from hfx.exporter.quantize.generator import Formats, WeightFormat, int4_blocks, int8_rows
 
 
 def rank_linears(net: Net, formats: Formats, levels: int) -> dict[str, float]:

@@ -150,7 +150,7 @@ class FairScheduler:
         self._since_step = [each + seconds for each in self._since_step]
         if isinstance(plan, Run) and plan.groups:
             self._step_seconds[batch], self._since_step[batch] = seconds, 0.0
-        elif isinstance(plan, Run) and len(plan.spans) == 1 and not plan.spans[0].is_whole:
+        elif isinstance(plan, Run) and not (plan.spans[0].is_whole or plan.spans[0].is_rest):
             self._token_seconds = seconds / len(plan.spans[0].tokens)
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
@@ -175,8 +175,8 @@ class FairScheduler:
     def _part(self) -> int:
         """Return the most tokens that the next part of a long prompt may have.
 
-        A token takes longer the more tokens come before it, so the time of the part before is the measure; the first
-        part is the shortest.
+        A token takes longer the more tokens come before it, so the time of the part before is the measure. The very
+        first part, which has none, is the shortest.
         """
         longest = self.batches[LIGHT].limits.chunk
         recent = [number for number in range(BATCHES) if self._since_step[number] < RECENT]

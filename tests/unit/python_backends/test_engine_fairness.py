@@ -20,7 +20,7 @@ from hfx.python_backends.engine.fair_scheduler import (
     FairScheduler,
 )
 from hfx.python_backends.engine.jobs import Job, new_job
-from hfx.python_backends.engine.plan import QUERIES, Limits, Plan
+from hfx.python_backends.engine.plan import QUERIES, Limits, Plan, Run, Span
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.errors import QueueFull
 from tests.unit.python_backends.test_engine_scheduler import Play
@@ -106,6 +106,20 @@ def test_a_long_prompt_takes_little_time_between_two_steps_of_others() -> None:
     # The first part is as short as any; later ones fill their time.
     assert parts[0].spans[0].end == QUERIES < parts[1].spans[0].end - QUERIES
     assert sum(map(seconds_of_prompts, parts)) >= 0.5 * PART * STEP * len(parts)
+
+
+def test_the_rest_of_a_cached_prompt_does_not_measure_parts() -> None:
+    play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=True)
+    play.submit(max_tokens=10_000)
+    play.steps(5)
+    long = play.submit(2000, max_tokens=1)
+    parts = []
+    while not long.over:
+        plan = play.step()
+        parts += [len(span.tokens) for span in plan.spans]
+        rest = Run(spans=(Span((2, 2), 64, (0,), (0,)),), prefill_jobs=(long,))
+        play.scheduler.charge(rest, 0.0001)  # so little that the next part would be as long as any
+    assert max(parts) < Limits().chunk
 
 
 def test_parts_stay_short_for_a_second_after_the_last_step_of_others() -> None:
