@@ -184,7 +184,10 @@ def _only_mixed(plan: EncoderPlan, mixed: EncoderArtefacts) -> EncoderArtefacts:
 
 
 def _only_exact(plan: EncoderPlan, artefacts: EncoderArtefacts, exact: EncoderArtefacts) -> EncoderArtefacts:
-    """Return the artefacts of the fp32 file, without the other files. Raises VerificationFailed if the gate refuses it."""
+    """Return the artefacts of the fp32 file, without the other files.
+
+    Raises VerificationFailed if the gate refuses it.
+    """
     remove(artefacts.net_folder(plan) / FILE_NAMES["int8"])
     assert artefacts.choice is not None
     if artefacts.choice.operators:
