@@ -20,12 +20,13 @@ struct Form : ort::Operator {
     bool is_norm() const { return kind <= Kind::unit_norm; }
 };
 
-// Constants stay where ONNX Runtime has them.
+// Constants stay where ONNX Runtime has them, but for the panels of a linear.
 struct Node {
     const Form *form;
     Norm norm;
     const float *weight, *bias;  // of a linear, [outputs][inputs] and [outputs]
     long inputs, outputs;
+    float *panels;  // the weights of a large linear, [outputs / PANEL][PANEL / 16][inputs][16]; null for others
 };
 
 Status *read_norm(const ort::KernelInfo *info, const Form &form, Norm &norm) {
@@ -51,6 +52,23 @@ Status *read_linear(const ort::KernelInfo *info, Node &node) {
     return nullptr;
 }
 
+// From so many outputs on, a product is faster in panels. Larger weights than these stay where they are, to save memory.
+constexpr long LEAST_PANELS = 2 * PANEL, MOST_PANELS = 1l << 24;
+
+// Copies the weights, with zeros behind the last output.
+bool make_panels(Node &node) {
+    const long panels = (node.outputs + PANEL - 1) / PANEL;
+    if (node.outputs < LEAST_PANELS || panels * PANEL * node.inputs > MOST_PANELS) return true;
+    void *memory;
+    if (posix_memalign(&memory, 64, size_t(panels * PANEL * node.inputs) * sizeof(float))) return false;
+    node.panels = static_cast<float *>(memory);
+    for (long first = 0; first < panels * PANEL; first += MOST_DOTS)
+        for (long k = 0; k < node.inputs; k++)
+            for (long i = 0; i < MOST_DOTS; i++)
+                node.panels[first * node.inputs + k * MOST_DOTS + i] = first + i < node.outputs ? node.weight[(first + i) * node.inputs + k] : 0.0f;
+    return true;
+}
+
 Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info, void **out) {
     const Form &form = *static_cast<const Form *>(op);
     Node made = {};
@@ -58,7 +76,10 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     if (form.is_norm()) HFX_TRY(read_norm(info, form, made.norm));
     if (form.kind == Kind::linear) HFX_TRY(read_linear(info, made));
     Node *node = static_cast<Node *>(malloc(sizeof(Node)));
-    if (!node) return api->fail(ort::FAIL, "hfx: out of memory");
+    if (!node || (form.kind == Kind::linear && !make_panels(made))) {
+        free(node);
+        return api->fail(ort::FAIL, "hfx: out of memory");
+    }
     *node = made;
     *out = node;
     return nullptr;
@@ -69,25 +90,30 @@ struct Run {
     const float *x, *weights;
     float *y;
     long rows, width, tokens;  // tokens of each row to sum
-    long rows_a_task;
+    long rows_a_task, width_a_task, columns;  // outputs of a task, and the tasks of the same rows
 };
 
-constexpr long DOT_ROWS_A_TASK = 32;
+inline long smaller(long a, long b) { return a < b ? a : b; }
 
-// Multiplies the rows from `first` to before `last` by the weights of 16 outputs, from `column` on.
-void run_dots(const Run &run, long first, long last, long column) {
+constexpr long DOT_ROWS_A_TASK = 32, PANEL_ROWS_A_TASK = 96;
+
+// Multiplies the rows from `first` to before `last` by the weights of the outputs from `column` to before `end`.
+void run_linear(const Run &run, long first, long last, long column, long end) {
     const Node &node = *run.node;
-    const long left = node.outputs - column;
-    float sums[MOST_DOT_ROWS * MOST_DOTS] = {};
-    Dots dots = {nullptr, node.weight + column * node.inputs, node.inputs, node.inputs, 0, int(left < MOST_DOTS ? left : MOST_DOTS), sums};
-    for (long row = first; row < last; row += MOST_DOT_ROWS) {
-        dots.x = run.x + row * node.inputs, dots.rows = int(last - row < MOST_DOT_ROWS ? last - row : MOST_DOT_ROWS);
-        chosen->floats->dots(dots);
-        for (int i = 0; i < dots.rows; i++) {
-            float *sum = sums + i * MOST_DOTS;
-            for (int j = 0; j < dots.count; j++) sum[j] += node.bias[column + j];
-            if (node.form->activation != Activation::none) chosen->floats->activate_dots(node.form->activation, sum);
-            memcpy(run.y + (row + i) * node.outputs + column, sum, size_t(dots.count) * sizeof(float));
+    const bool dots = !node.panels;
+    const long most = dots ? MOST_DOT_ROWS : MOST_PANEL_ROWS, width = dots ? MOST_DOTS : PANEL;
+    float sums[MOST_PANEL_ROWS * PANEL] = {};
+    for (long row = first; row < last; row += most) {
+        const float *x = run.x + row * node.inputs;
+        const int rows = int(last - row < most ? last - row : most);
+        if (dots) chosen->floats->dots({x, node.weight + column * node.inputs, node.inputs, node.inputs, rows, int(end - column), sums});
+        else chosen->floats->panels({x, node.panels + column * node.inputs, node.inputs, node.inputs, rows, sums});
+        for (int i = 0; i < rows; i++) {
+            float *sum = sums + i * width;
+            for (long j = 0; j < end - column; j++) sum[j] += node.bias[column + j];
+            if (node.form->activation != Activation::none)
+                for (long j = 0; j < end - column; j += MOST_DOTS) chosen->floats->activate_dots(node.form->activation, sum + j);
+            memcpy(run.y + (row + i) * node.outputs + column, sum, size_t(end - column) * sizeof(float));
         }
     }
 }
@@ -95,9 +121,9 @@ void run_dots(const Run &run, long first, long last, long column) {
 void run_task(void *data, size_t task) {
     const Run &run = *static_cast<Run *>(data);
     const Node &node = *run.node;
-    const long columns = (node.outputs + MOST_DOTS - 1) / MOST_DOTS, part = node.form->kind == Kind::linear ? long(task) / columns : long(task);
-    const long first = part * run.rows_a_task, last = first + run.rows_a_task < run.rows ? first + run.rows_a_task : run.rows;
-    if (node.form->kind == Kind::linear) return run_dots(run, first, last, long(task) % columns * MOST_DOTS);
+    const long part = long(task) / run.columns, column = long(task) % run.columns * run.width_a_task;
+    const long first = part * run.rows_a_task, last = smaller(first + run.rows_a_task, run.rows);
+    if (node.form->kind == Kind::linear) return run_linear(run, first, last, column, smaller(column + run.width_a_task, node.outputs));
     for (long row = first; row < last; row++) {
         const float *x = run.x + row * run.tokens * run.width;
         float *y = run.y + row * run.width;
@@ -119,7 +145,7 @@ Status *compute(void *data, ort::KernelContext *context) {
     Tensor x, hidden;
     HFX_TRY(read_input(context, 0, x));
     if (!x.shape.rank) return invalid("hfx: the rows must have a dimension");
-    Run run = {&node, x.as<float>(), nullptr, nullptr, x.shape.rows(), x.shape.last(), 1, 1};
+    Run run = {&node, x.as<float>(), nullptr, nullptr, x.shape.rows(), x.shape.last(), 1, 1, 1, 1};
     int64_t last = run.width;
     if (kind == Kind::linear) last = node.outputs;
     if (kind == Kind::linear ? run.width != node.inputs : node.norm.weight && run.width != node.norm.width)
@@ -133,12 +159,21 @@ Status *compute(void *data, ort::KernelContext *context) {
     }
     HFX_TRY(make_output(context, 0, x.shape, last, reinterpret_cast<void **>(&run.y)));
     if (!run.rows || !last) return nullptr;
-    const long columns = kind == Kind::linear ? (node.outputs + MOST_DOTS - 1) / MOST_DOTS : 1, row = run.width * run.tokens;
-    run.rows_a_task = kind == Kind::linear ? DOT_ROWS_A_TASK : row < ALONE / 8 ? (ALONE / 8 + row - 1) / (row + !row) : 1;
-    const long tasks = (run.rows + run.rows_a_task - 1) / run.rows_a_task * columns;
-    if (tasks > 1 && run.rows * row * columns > ALONE) return api->parallel(context, run_task, size_t(tasks), &run);
+    const long row = run.width * run.tokens;
+    run.rows_a_task = row < ALONE / 8 ? (ALONE / 8 + row - 1) / (row + !row) : 1;
+    if (kind == Kind::linear) {
+        run.rows_a_task = node.panels ? PANEL_ROWS_A_TASK : DOT_ROWS_A_TASK, run.width_a_task = node.panels ? PANEL : MOST_DOTS;
+        run.columns = (node.outputs + run.width_a_task - 1) / run.width_a_task;
+    }
+    const long tasks = (run.rows + run.rows_a_task - 1) / run.rows_a_task * run.columns;
+    if (tasks > 1 && run.rows * row * run.columns * (node.panels ? PANEL / MOST_DOTS : 1) > ALONE) return api->parallel(context, run_task, size_t(tasks), &run);
     for (long task = 0; task < tasks; task++) run_task(&run, size_t(task));
     return nullptr;
+}
+
+void destroy(void *node) {
+    free(static_cast<Node *>(node)->panels);
+    free(node);
 }
 
 const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
@@ -172,7 +207,7 @@ Status *add_float_operators(ort::Domain *domain) {
         op.name = name;
         op.input_type = op.output_type = float_type;
         op.input_count = input_count, op.output_count = output_count;
-        op.create = create, op.compute = compute, op.destroy = free;
+        op.create = create, op.compute = compute, op.destroy = destroy;
         HFX_TRY(api->add_operator(domain, &op));
     }
     return nullptr;

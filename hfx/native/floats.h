@@ -26,6 +26,17 @@ struct Dots {
     float *out;
 };
 
+constexpr int MOST_PANEL_ROWS = 6, PANEL = 64;
+
+// The products of `rows` rows of `x` with the weights of PANEL outputs, [PANEL / 16][depth][16], go to `out`,
+// [rows][PANEL]. Each sum is computed from the first input to the last.
+struct Panels {
+    const float *x, *weights;
+    long x_stride, depth;
+    int rows;
+    float *out;
+};
+
 struct FloatKernels {
     void (*attend)(const Attention &);
     // Converts `count` numbers to float16, rounded to nearest even; numbers beyond its range are clamped to it.
@@ -33,6 +44,7 @@ struct FloatKernels {
     void (*self_attend)(const SelfAttention &);
     void (*norm)(const Norm &, const float *x, float *y);
     void (*dots)(const Dots &);
+    void (*panels)(const Panels &);
     // Applies an activation to MOST_DOTS numbers.
     void (*activate_dots)(Activation, float *);
     // The sum of `count` rows [width], each times its weight.

@@ -99,6 +99,39 @@ void dots(const Dots &d) {
     }
 }
 
+// Multiplies `Rows` rows from `row` on by SUM_VECTORS vectors of outputs from `vector` on.
+template <int Rows> void multiply_panel(const Panels &p, int row, int vector) {
+    Floats sums[Rows][SUM_VECTORS] = {};
+    const float *x = p.x + row * p.x_stride, *weights = p.weights + vector * p.depth * WIDTH;
+    for (long k = 0; k < p.depth; k++) {
+        Floats columns[SUM_VECTORS];
+#pragma GCC unroll 4
+        for (int i = 0; i < SUM_VECTORS; i++) columns[i] = load<Floats>(weights + (i * p.depth + k) * WIDTH);
+#pragma GCC unroll 6
+        for (int j = 0; j < Rows; j++) {
+            const Floats v = all(x[j * p.x_stride + k]);
+#pragma GCC unroll 4
+            for (int i = 0; i < SUM_VECTORS; i++) sums[j][i] = fused(v, columns[i], sums[j][i]);
+        }
+    }
+    for (int j = 0; j < Rows; j++)
+        for (int i = 0; i < SUM_VECTORS; i++) store(p.out + (row + j) * PANEL + (vector + i) * WIDTH, sums[j][i]);
+}
+
+void panels(const Panels &p) {
+    for (int vector = 0; vector < PANEL / WIDTH; vector += SUM_VECTORS)
+        for (int row = 0; row < p.rows; row += SUM_ROWS) switch (p.rows - row) {
+            case 1: multiply_panel<1>(p, row, vector); break;
+            case 2: multiply_panel<2>(p, row, vector); break;
+#ifdef __AVX512F__
+            case 3: multiply_panel<3>(p, row, vector); break;
+            case 4: multiply_panel<4>(p, row, vector); break;
+            case 5: multiply_panel<5>(p, row, vector); break;
+#endif
+            default: multiply_panel<SUM_ROWS>(p, row, vector);
+            }
+}
+
 void activate_dots(Activation activation, float *x) {
     static_assert(MOST_DOTS == WIDTH);
     const Floats v = load<Floats>(x);
@@ -155,7 +188,7 @@ void log_softmax(const float *x, long width, float *y) {
     each_vector(x, width, [&](Floats v, long at, int) { store_part(y + at, v - peak - shift, width - at); });
 }
 
-constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, activate_dots, weighted_sum, log_softmax, best_allowed, forbid};
+constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, panels, activate_dots, weighted_sum, log_softmax, best_allowed, forbid};
 
 }  // namespace
 }  // namespace hfx

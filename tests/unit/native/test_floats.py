@@ -25,7 +25,7 @@ from tests.unit.native.sessions import open_model, options
 
 WIDTHS = (1, 3, 15, 16, 17, 48, 63, 64, 65, 100, 127, 768, 1000)
 COUNTS = (1, 4, 5, 70)
-OUTPUTS = (1, 2, 9, 16, 17, 40)
+OUTPUTS = (1, 2, 9, 16, 17, 40, 127, 128, 200)  # from 128 on, the weights are copied to panels
 EPSILON = 1e-5
 KINDS = {suffix: kind for kind, suffix in operators.SUFFIXES.items()}
 
@@ -127,6 +127,7 @@ CASES: dict[str, Callable[[np.ndarray], Case]] = {
     "TokenSum": token_sum,
     "LogSoftmax": softmax,
     "FloatLinearGelu": activated("Gelu"),
+    "FloatLinear of many outputs": lambda x: float_linear(x, 200),
 }
 BY_ROW = [name for name in CASES if name != "TokenSum"]
 every = pytest.mark.parametrize("name", CASES)
@@ -233,8 +234,8 @@ def test_empty_inputs_give_empty_or_zero_outputs(any_library: Path, name: str, s
     if name.startswith("FloatLinear") and not shape[1]:
         pytest.skip("weights of no inputs are refused")
     found = CASES[name](np.zeros(shape, np.float32)).run(any_library)
-    linear = (shape[0], 9)
-    shapes = {"FloatLinear": linear, "FloatLinearGelu": linear, "TokenSum": (2, shape[1])}
+    linear = (shape[0], 200 if name.endswith("outputs") else 9)
+    shapes = {"TokenSum": (2, shape[1])} | dict.fromkeys((each for each in CASES if "Linear" in each), linear)
     assert found.shape == shapes.get(name, shape)
     assert not found.any()
 
