@@ -6,8 +6,8 @@ runtime: its logits are compared first, and then it becomes the runner of the en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ KINDS: Mapping[str, Kind] = {"CPU": "CPU", "CUDA": "GPU"}
 # predicted tokens don't show such faults: in running text, correct int8 engines predict 96 to 99 % of the checkpoint's
 # tokens, and wrong engines up to 100 %.
 MOST_GROWTH, MOST_WORST, LEAST_ERROR = 2.0, 4.0, 0.02
+DataFigures = Mapping[Runtime, Mapping[str, float]]  # the metric of the user's data, by runtime and file
 OWN_TEXTS = "The bundled texts may be unlike what it was trained on: give some of yours with --verify-data. "
 
 
@@ -146,7 +147,8 @@ class Comparison:
     """The result for one device: the chosen formats, the formats tried before, and the provider that ran the files.
 
     `figures` has the figures of each runtime; the first runtime serves. It is empty for files for GPUs that could not
-    run here at all; `refusal` then states the reason.
+    run here at all; `refusal` then states the reason. `data` has the task's metric of each runtime on each file of the
+    user's data.
     """
 
     device: Device
@@ -156,6 +158,7 @@ class Comparison:
     provider: str
     figures: Mapping[Runtime, Figures]
     refusal: str
+    data: DataFigures = field(default_factory=dict)
 
     @property
     def served(self) -> Runtime | None:
@@ -181,18 +184,18 @@ class Comparison:
         return {**self.formats.as_json(), **({"tried": list(self.tried)} if self.tried else {})}
 
 
-def runtimes_of(parity: Mapping[str, Any]) -> tuple[Runtime, ...]:
-    """Return the runtimes for which a manifest's parity has figures; the first of them serves."""
-    return (parity["runtime"], *parity.get("reserve", {})) if "runtime" in parity else ()
-
-
 @dataclass(frozen=True)
 class Gate:
-    """Compares the engines in the folder `version` with the checkpoint's results in `reference`."""
+    """Compares the engines in the folder `version` with the checkpoint's results in `reference`.
+
+    `measure_data` gives the figures of an engine on the user's data, and raises VerificationFailed if they are too far
+    below the checkpoint's.
+    """
 
     plan: GeneratorPlan
     version: Path
     reference: Reference
+    measure_data: Callable[[Comparison], DataFigures]
 
     def compare_cpu(self, choice: CpuChoice) -> tuple[Comparison, CpuChoice]:
         """Compare the CPU's folder on the runtime of `choice`, and return the runtime to publish as well.
@@ -215,7 +218,7 @@ class Gate:
         """Compare the engine folder of `device`, and write it in the next formats if one of `runtimes` fails.
 
         The folder has been written in the first formats. Raises VerificationFailed if there are no formats in which
-        all `runtimes` are within the limits.
+        all `runtimes` are within the limits, or if the figures on the user's data are too low.
         """
         plan = self.plan
         # GPU libraries choose kernels by batch size, so the last bits always depend on it. A runtime that the user has
@@ -229,24 +232,29 @@ class Gate:
             provider, measured, refusal = self._by_provider(device, runtimes, allowed)
             beyond = next((each for each in measured.items() if failures(each[1], allowed)), None)
             if beyond is None:
-                return Comparison(device, precision, formats, tuple(tried), provider, measured, refusal)
+                compared = Comparison(device, precision, formats, tuple(tried), provider, measured, refusal)
+                return replace(compared, data=self.measure_data(compared))
             runtime, figures = beyond
             tried.append({**formats.as_json(), "runtime": runtime, "agreement": round(figures.forced.agreement, 6)})
         judge(f"The {precision} engine for {device.upper()} ({runtime})", figures, allowed)
         raise AssertionError("figures with failures are judged")
 
     def attempt(self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats) -> Comparison | None:
-        """Write the engine folder of `device` in `formats` and compare it; None if one of `runtimes` fails."""
+        """Write the engine folder of `device` in `formats` and compare it.
+
+        Returns None if one of `runtimes` is beyond the limits, or if its figures on the user's data are too low.
+        """
         plan = self.plan
         precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, plan.cpu_runtime == "auto")
         write(plan, self.version, device, runtimes, formats)
         try:
             provider, measured, refusal = self._by_provider(device, runtimes, allowed)
+            if any(failures(figures, allowed) for figures in measured.values()):
+                return None
+            compared = Comparison(device, precision, formats, (), provider, measured, refusal)
+            return replace(compared, data=self.measure_data(compared))
         except VerificationFailed:
             return None
-        if any(failures(figures, allowed) for figures in measured.values()):
-            return None
-        return Comparison(device, precision, formats, (), provider, measured, refusal)
 
     def _by_provider(
         self, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits

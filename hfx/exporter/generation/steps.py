@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import resource
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from hfx.exporter.labelled_data import LabelledData, read_data
 from hfx.exporter.mixed_precision import SEARCH, Search
 from hfx.exporter.model_files import copy_files
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
+from hfx.exporter.runtime import Runtime
 from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
 from hfx.exporter.tokenizer import load_tokenizer, require_embeddings, with_embeddings
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, same_texts, write_recorded
@@ -146,12 +148,16 @@ def _long_reader(plan: GeneratorPlan, artefacts: GeneratorArtefacts, generator: 
 
 
 def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """Compare every engine with the checkpoint, by ids and then as text.
+    """Compare every engine with the checkpoint, by ids, on the user's data, and then as text.
 
     If the CPU's is refused, another one may take its place. Raises VerificationFailed if one differs too much.
     """
     assert artefacts.reference is not None
-    comparer = gate.Gate(plan, artefacts.version, artefacts.reference)
+    comparer = gate.Gate(plan, artefacts.version, artefacts.reference, partial(_measured, plan, artefacts))
+    data: dict[str, dict[str, Any]] = {
+        each.file: {"metric": plan.task.metric_name, "rows": len(each.data.targets), "torch": each.torch}
+        for each in artefacts.data
+    }
     parity, formats, choice, search = dict(artefacts.parity), {}, artefacts.choice, plan.searched
     for device in plan.built:
         if device == "cpu":
@@ -163,8 +169,13 @@ def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
         # Texts are compared for the runtime that serves only: its reserve turns ids into text by the same code.
         texts = _same_texts(plan, artefacts, compared) if compared.served else None
         parity[device], formats[device] = compared.parity(texts), compared.choice
+        for number, (runtime, values) in enumerate(compared.data.items()):
+            for file, value in values.items():
+                data[file][f"{device} {runtime}" if number else device] = value
     searched = {} if search is None else {SEARCH: search.as_json()}
     choices = {**artefacts.choices, "formats": formats, **searched}
+    if data:
+        parity["data"] = data
     return replace(artefacts, parity=parity, choice=choice, choices=choices, search=search)
 
 
@@ -177,21 +188,19 @@ def _same_texts(plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: ga
     return figures
 
 
-def measure_on_data(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """Measure the task's metric on the user's data, for every engine that can run here, and compare it with torch."""
-    figures: dict[str, dict[str, Any]] = {
-        each.file: {"metric": plan.task.metric_name, "rows": len(each.data.targets), "torch": each.torch}
-        for each in artefacts.data
-    }
-    for device in plan.built if artefacts.data else ():
-        parity = artefacts.parity[device]
-        for runtime in gate.runtimes_of(parity):
-            kind = gate.KINDS[parity["provider"]]
-            with LocalGenerator.open(artefacts.staging.root, plan.name, device, kind, runtime) as model:
-                for file, value in measure_data(plan, device, model, artefacts.data).items():
-                    figures[file][device if runtime == parity["runtime"] else f"{device} {runtime}"] = value
-            release_memory()
-    return replace(artefacts, parity={**artefacts.parity, "data": figures} if figures else artefacts.parity)
+def _measured(
+    plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: gate.Comparison
+) -> dict[Runtime, dict[str, float]]:
+    """Return the task's metric on the user's data, for every runtime that was compared.
+
+    Raises VerificationFailed if one is too far below torch's.
+    """
+    values, kind = dict[Runtime, dict[str, float]](), gate.KINDS[compared.provider]
+    for runtime in compared.figures if artefacts.data else ():
+        with LocalGenerator.open(artefacts.staging.root, plan.name, compared.device, kind, runtime) as model:
+            values[runtime] = measure_data(plan, compared.device, model, artefacts.data)
+        release_memory()
+    return values
 
 
 def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
@@ -219,7 +228,6 @@ STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (
     Step("Writing model folders", write_folders),
     Step("Generating texts with the checkpoint", answer_in_torch, gate=True),
     Step("Comparing texts", compare_engines, gate=True),
-    Step("Measuring on your data", measure_on_data, gate=True, labelled=True),
     Step("Hashing files", seal_model),
     Step("Checking the lint rules", lint_staged),
     Step("Publishing", publish_folders),

@@ -19,7 +19,7 @@ from hfx.deploy import bundle, wheels
 from hfx.deploy.deployment import needs, open_deployment
 from hfx.errors import CheckpointUnsupported, ModelCorrupt, UsageError
 from hfx.exporter.generation.runtimes import RUNTIMES
-from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data
+from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines
 from hfx.exporter.runtime import possible_runtimes
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import read_manifest, verify_files
@@ -41,7 +41,7 @@ NAME = "summaries"
 ENGINE = Path(f"{NAME}_stream/1/cpu")
 NO_KERNELS = {"HFX_NATIVE_KERNELS": "none"}  # as on a processor that has none of their instructions
 REQUESTS = [{"text_input": "Once upon a time", "max_tokens": 12, "num_beams": beams} for beams in (1, 3)]
-UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_engines, measure_on_data)]
+UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_engines)]
 
 
 @pytest.fixture(scope="module")

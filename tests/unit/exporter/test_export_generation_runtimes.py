@@ -22,7 +22,7 @@ from hfx.exporter.generation import plan
 from hfx.exporter.generation.engine_folder import WEIGHTS
 from hfx.exporter.generation.folders import write_stream_configs
 from hfx.exporter.generation.runtimes import RUNTIMES
-from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, measure_on_data, seal_model
+from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, seal_model
 from hfx.exporter.quantize.generator import FORMATS_TRIED
 from hfx.exporter.runtime import CpuChoice, possible_runtimes
 from hfx.local.generator import LocalGenerator
@@ -38,7 +38,7 @@ from tests.unit.exporter.test_export_generation import TEXT, contents
 pytestmark = pytest.mark.slow
 native = pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
 # For tests of the choice alone: the gate has its own tests.
-UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_engines, measure_on_data)]
+UNGATED = [step for step in STEPS if step.run not in (answer_in_torch, compare_engines)]
 REQUESTS = [{"text_input": text, "max_tokens": 7, "num_beams": beams} for text in (TEXT, "a cat") for beams in (1, 3)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, read_manifest
+from hfx.repository import recover
+from hfx.repository.publish import stagings
 from tests.rigs.checkpoints import generator_checkpoints, outliers
 from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.machine.killing import Killer
 from tests.rigs.machine.processors import HAS_NATIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_texts")]
@@ -94,6 +99,31 @@ def test_a_mixed_engine_that_is_hardly_faster_is_not_published(tmp_path: Path, m
     assert "in fp32 (layer 0 attn.c_proj) passed the gate, but is only" in search.why_fp32
 
 
+def test_the_search_obeys_the_metric_on_the_users_data(
+    tmp_path: Path, any_speed: None, attempts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate's own limits would pass any engine here."""
+    monkeypatch.setattr(gate, "failures", lambda figures, limits: [])
+    bad = outliers.one_bad_linear(tmp_path / "checkpoint", 1)
+    texts = ["Once upon a time", "The little dog", "Anna was happy because", "In the garden there was a"]
+    with (tmp_path / "own.csv").open("w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows([("text", "target"), *((text, continued(tmp_path, text)) for text in texts)])
+    manifest = export(tmp_path, verify_data=(tmp_path / "own.csv",), cpu_runtime="onnxruntime")
+    search = read_search(manifest)
+    assert search is not None and search.kept == (bad,) and search.gate_runs == len(attempts)
+    assert "rouge on own.csv falls from" in search.reason
+    figures = manifest.parity["data"]["own.csv"]
+    assert figures["cpu"] >= figures["torch"] - 0.01 and figures["rows"] == len(texts)
+
+
+def continued(folder: Path, text: str) -> str:
+    """Return the checkpoint's own continuation of a text in torch."""
+    from transformers import pipeline
+
+    generator = pipeline("text-generation", model=str(folder / "checkpoint"), device="cpu")
+    return str(generator(text, max_new_tokens=40, do_sample=False, return_full_text=False)[0]["generated_text"])
+
+
 def test_a_strict_export_of_a_generator_is_refused(tmp_path: Path, attempts: list[int]) -> None:
     outliers.one_bad_linear(tmp_path / "checkpoint", 1)
     with pytest.raises(VerificationFailed, match="The int8 engine for CPU"):
@@ -126,3 +156,43 @@ def test_the_same_export_again_searches_for_nothing(
     assert again.precision == first.precision and again.choices[SEARCH] == first.choices[SEARCH]
     stream = {name for name in first.files if name.startswith("m_stream/1/cpu")}
     assert stream and all(again.files[name] == first.files[name] for name in stream)
+
+
+# Imports come before the forks: they take longer than an export of a tiny model.
+EXPORT = """
+from contextlib import nullcontext
+from pathlib import Path
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.pipeline import export, make_plan
+from hfx.exporter.source import open_checkpoint
+from hfx.exporter.generation import gate, mixed, prompts
+import transformers.models.gpt2.modeling_gpt2
+
+prompts.EFFORTS = prompts.EFFORTS[1:]  # as in few_texts
+
+def kill(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def work(arm, checkpoint, repository, function):
+    setattr(gate.Gate if function == "attempt" else mixed, function, kill)
+    options = ExportOptions(name="m", precision="int8", device="cpu", repository=Path(repository),
+                            cpu_runtime="onnxruntime")
+    export(make_plan(open_checkpoint(checkpoint), options), lambda title: nullcontext())
+"""
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[Killer]:
+    """A process that exports in forks, each of which is killed within the search."""
+    with Killer(EXPORT) as running:
+        yield running
+
+
+@pytest.mark.parametrize("function", ["rank_linears", "attempt", "_speedup"])
+def test_a_kill_within_the_search_publishes_nothing(function: str, exporter: Killer, tmp_path: Path) -> None:
+    outliers.one_bad_linear(tmp_path / "checkpoint", 1)
+    (tmp_path / "repository").mkdir()
+    assert exporter.run(0, str(tmp_path / "checkpoint"), str(tmp_path / "repository"), function) is None
+    recover(tmp_path / "repository")
+    assert not stagings(tmp_path / "repository")
+    assert not [each for each in (tmp_path / "repository").iterdir() if not each.name.startswith(".")]
