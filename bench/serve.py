@@ -9,10 +9,10 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from bench.client import Record, drive, posts, run_figures, summary
 from bench.command import Settings, Work
 from bench.exports import NAME
 from bench.figures import Figures, Goal, add_measured, noted, take_turns
-from bench.peers import mlserver
+from bench.peers import llama_server, mlserver
 from bench.scenarios import mlserver_client
 from hfx.errors import LoadFailed
 from hfx.names import MAX_TOKENS, MIN_TOKENS, TEXT_INPUT
@@ -44,6 +44,7 @@ COLUMNS = (
     "tokens/s", "requests/s", "requests/s to the last answer", "seconds", "p50 ms", "p99 ms", "first token p50 ms",
     "first token p99 ms", "pause p50 ms", "pause p99 ms", "processor us a token",
 )  # fmt: skip
+Turn = Callable[["LoadCase"], dict[str, float | None]]
 Texts = tuple[tuple[str, int], ...]  # texts, each with the number of tokens of its answer
 
 
@@ -64,7 +65,7 @@ class Ways:
         self.server = stack.enter_context(EmbeddedServer(repository))
         self._target = server_target(self.server, NAME)
         url = f"{self.server.http_url}/v2/models/{NAME}/generate"
-        self._http = stack.enter_context(Child(open_http, url=url))
+        self._http = stack.enter_context(Child(open_http, url=url, body=body, tokens="output_tokens"))
         self._inside = stack.enter_context(Child(open_inside, repository=str(repository)))
 
     def run(self, way: str, case: LoadCase) -> dict[str, float | None]:
@@ -97,15 +98,20 @@ def over_grpc(target: Target, case: LoadCase, stream: bool) -> tuple[dict[str, f
     return run_figures(run), run.tokens.written if run.tokens else 0
 
 
-def open_http(url: str) -> Callable[[tuple[str, LoadCase]], Run]:
-    """In the client's process."""
+def open_http(url: str, body: Callable[[str, int], object], tokens: str) -> Callable[[tuple[str, LoadCase]], Run]:
+    """In the client's process: posts of `body(text, new tokens)`; `tokens` is the answers' count of tokens."""
 
     def prepare(case: tuple[str, LoadCase]) -> Run:
         load = case[1]
-        bodies = [{TEXT_INPUT: text, MAX_TOKENS: new, MIN_TOKENS: new} for text, new in load.texts]
-        return posts(url, bodies, lambda answer: int(answer["output_tokens"]))(load.plan, load.requests)
+        bodies = [body(text, new) for text, new in load.texts]
+        return posts(url, bodies, lambda answer: int(answer[tokens]))(load.plan, load.requests)
 
     return prepare
+
+
+def body(text: str, new: int) -> dict[str, str | int]:
+    """The JSON of a request for exactly `new` tokens to Triton's generate."""
+    return {TEXT_INPUT: text, MAX_TOKENS: new, MIN_TOKENS: new}
 
 
 def open_inside(repository: str) -> Callable[[tuple[str, LoadCase]], Run]:
@@ -146,8 +152,10 @@ def mixed(count: int) -> Texts:
     return tuple((str(each.inputs[TEXT_INPUT][0]), chance.randint(16, 64)) for each in prompts)
 
 
-def through_triton(cases: list[LoadCase], turns: int, settings: Settings, figures: Figures) -> None:
-    """All ways in every case of every round, after a load that does not count."""
+def through_triton(
+    cases: list[LoadCase], turns: int, settings: Settings, figures: Figures, beside: Mapping[str, Turn]
+) -> None:
+    """All ways, and those `beside` them, in every case of every round, after a load that does not count."""
     with ExitStack() as stack:
         ways = Ways(GPT2.repository("int8", settings.quick), stack)
         chosen = [way for way in WAYS if not settings.ways or any(word in way for word in settings.ways)]
@@ -155,14 +163,19 @@ def through_triton(cases: list[LoadCase], turns: int, settings: Settings, figure
             with noted(figures, f"{way}, warming up"):
                 ways.run(way, cases[-1])
         take_turns(figures, "Triton", {case.name: case for case in cases},
-                   {way: partial(ways.run, way) for way in chosen}, settings.turns(turns), patience=240.0)  # fmt: skip
+                   {**{way: partial(ways.run, way) for way in chosen}, **beside}, settings.turns(turns),
+                   patience=240.0)  # fmt: skip
 
 
 def load(settings: Settings, figures: Figures) -> None:
-    """Callers who wait."""
+    """Callers who wait; llama.cpp's server gets the same."""
     sizes = {1: 4, 8: 24} if settings.quick else CALLERS
     cases = [LoadCase(callers(count), Closed(count), sent, mixed(sent)) for count, sent in sizes.items()]
-    through_triton(cases, 3, settings, figures)
+    chosen = not settings.ways or any(word in llama_server.LABEL for word in settings.ways)
+    beside: dict[str, Turn] = (
+        {llama_server.LABEL: partial(_llama_server, GPT2.checkpoint(settings.quick))} if chosen else {}
+    )
+    through_triton(cases, 3, settings, figures, beside)
 
 
 def seed(settings: Settings, figures: Figures) -> None:
@@ -171,7 +184,7 @@ def seed(settings: Settings, figures: Figures) -> None:
     texts = ((SENTENCE, SEED_TOKENS),)
     cases = [LoadCase(RATE_CASE, Open(rate=SEED_RATE), round(SEED_RATE * seconds), texts),
              LoadCase(BURST_CASE, Open(arrivals="burst"), many, texts)]  # fmt: skip
-    through_triton(cases, 2, settings, figures)
+    through_triton(cases, 2, settings, figures, {})
     if settings.ways:
         return
     checkpoint = GPT2.checkpoint(settings.quick)
@@ -256,6 +269,17 @@ def offered(times: float) -> str:
     return f"{times:g} times the peak"
 
 
+def _llama_server(checkpoint: Path, case: LoadCase) -> dict[str, float | None]:
+    """A server with a slot for each caller (more would cost it a fifth), after a request that does not count."""
+    slots = case.plan.callers if isinstance(case.plan, Closed) else case.requests
+    with (
+        llama_server.served(checkpoint, slots) as url,
+        Child(open_http, url=url, body=llama_server.body, tokens="tokens_predicted") as client,
+    ):
+        client.run((HTTP, replace(case, plan=Closed(1), requests=1)), warm=False)
+        return summary(client.run((HTTP, case), warm=False).value)
+
+
 def _posted(client: Child, case: LoadCase) -> dict[str, float | None]:
     return summary(client.run((case.plan, case.requests), warm=False).value)
 
@@ -272,6 +296,8 @@ WORKS = {
     "load": Work("Callers who each send the next request after an answer", load, COLUMNS, (WHOLE,), "tokens/s", (
         *(Goal(callers(count), "tokens/s", (way,), least=0.9, against=(PIECES if way == STREAM else WHOLE,))
           for count in CALLERS for way in (UNARY, STREAM, HTTP)),
+        *(Goal(callers(count), "tokens/s", (HTTP,), least=least, against=(llama_server.LABEL,))
+          for count, least in ((1, 1.0), (8, 1.5), (32, 2.0))),
         *(Goal(callers(count), "first token p50 ms", (STREAM,), most=2.0, against=(PIECES,),
                relation="difference") for count in CALLERS),
     )),

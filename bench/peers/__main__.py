@@ -6,9 +6,14 @@ import argparse
 import shutil
 
 from bench.peers import PEERS, needed
+from bench.peers.llama_server import SERVER
 from bench.peers.mlserver import MLSERVER
 
-PACKAGES = {**{name: needed(name) for name in PEERS if name != "hfx"}, "mlserver": (MLSERVER,)}
+PACKAGES = {
+    **{name: needed(name) for name in PEERS if name != "hfx"},
+    "mlserver": (MLSERVER,),
+    "llama-server": (SERVER,),
+}
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ STEP = 2048  # tokens that a call takes at most
 
 
 def convert(model: Model, folder: str, precision: str, variant: str) -> None:
-    """The weights as a GGUF file without a vocabulary, then quantized by llama.cpp.
+    """The weights as a GGUF file, with its vocabulary if that is GPT-2's kind, then quantized by llama.cpp.
 
     Raises ValueError for an architecture that is not measured.
     """
@@ -199,6 +199,7 @@ def _write(checkpoint: Path, target: Path, dtype: type[np.floating[Any]]) -> Non
     architecture = gguf.MODEL_ARCH[kind]
     writer = gguf.GGUFWriter(target, gguf.MODEL_ARCH_NAMES[architecture])
     layers = _describe(writer, config)
+    _add_vocabulary(writer, json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8")))
     names = gguf.get_tensor_name_map(architecture, layers)
     for source, values in _tensors(checkpoint, config):
         name = names.get_name(source, try_suffixes=(".weight", ".bias"))
@@ -241,8 +242,28 @@ def _describe(writer: Any, config: dict[str, Any]) -> int:
     writer.add_head_count(heads)
     writer.add_block_count(layers)
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
     return int(layers)
+
+
+def _add_vocabulary(writer: Any, tokenizer: dict[str, Any]) -> None:
+    """The pieces and merges of a byte-level BPE, which a server needs; None of other kinds, which get ids."""
+    import gguf
+
+    model = tokenizer["model"]
+    if model["type"] != "BPE" or (tokenizer["pre_tokenizer"] or {}).get("type") != "ByteLevel":
+        writer.add_tokenizer_model("none")
+        return
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    pieces = sorted(model["vocab"], key=model["vocab"].get)
+    kinds = (gguf.TokenType.CONTROL if number in special else gguf.TokenType.NORMAL for number in range(len(pieces)))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(pieces)
+    writer.add_token_types(list(kinds))
+    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]])
+    writer.add_add_bos_token(False)
+    for role in (writer.add_bos_token_id, writer.add_eos_token_id):
+        role(max(special))
 
 
 def _tensors(checkpoint: Path, config: dict[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -6,15 +6,9 @@ The length of answers stands in the model's own settings, as what a request says
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +16,7 @@ from typing import Any
 from bench.child import PeerFailed
 from bench.packages import Packages
 from bench.peers import THREADS
+from bench.peers.processes import free_ports, running
 
 # What its environment would resolve to, without what hfx's has in a version that fits, and without TensorFlow.
 PINS = (
@@ -52,7 +47,6 @@ sys.modules[module.__name__] = module
 """
 NAME, LABEL, PORTS = "model", "mlserver bf16", ("http_port", "grpc_port", "metrics_port")
 BATCH, PATIENCE = 128, 0.1  # requests of a batch at most, and seconds in which they are gathered
-START_SECONDS, LONGEST_SECONDS = 120.0, 3600
 COMMAND = "from mlserver.cli.main import main; main()"
 
 
@@ -70,17 +64,15 @@ def served(checkpoint: Path, new: int) -> Iterator[str]:
     """The URL that takes requests for exactly `new` tokens, greedy in bfloat16. Raises PeerFailed."""
     if MLSERVER.folder is None:
         raise PeerFailed("mlserver is not installed: `python -m bench.peers install mlserver` fetches it")
-    with TemporaryDirectory(prefix="hfx-mlserver-") as name, ExitStack() as stack:
+    with TemporaryDirectory(prefix="hfx-mlserver-") as name:
         folder = Path(name)
         _rewrite(checkpoint, folder / "checkpoint", new)
-        sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in sockets]
-        stack.close()
+        ports = free_ports(len(PORTS))
         _settings(folder, ports)
         url = f"http://127.0.0.1:{ports[0]}/v2/models/{NAME}"
-        with _process(folder, f"{url}/ready"):
+        offline = {"TRANSFORMERS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        paths = {"PYTHONPATH": str(MLSERVER.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        with running(LABEL, [sys.executable, "-c", COMMAND, "start", str(folder)], f"{url}/ready", offline | paths):
             yield f"{url}/infer"
 
 
@@ -131,29 +123,3 @@ def _settings(folder: Path, ports: list[int]) -> None:
     (folder / NAME / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
     server = {"host": "127.0.0.1", "parallel_workers": 0, **dict(zip(PORTS, ports, strict=True))}
     (folder / "settings.json").write_text(json.dumps(server), encoding="utf-8")
-
-
-@contextmanager
-def _process(folder: Path, ready: str) -> Iterator[None]:
-    offline = {"TRANSFORMERS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            ["timeout", str(LONGEST_SECONDS), sys.executable, "-c", COMMAND, "start", str(folder)],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C is for the benchmark
-            env={**os.environ, **offline, "PYTHONPATH": str(MLSERVER.folder), "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(ready, timeout=2):
-                break
-            time.sleep(0.2)
-        else:
-            lines = (folder / "log").read_text(errors="replace").strip().splitlines()
-            raise PeerFailed(f"MLServer did not start: {lines[-1].strip() if lines else 'its log is empty'}")
-        yield
-    finally:
-        process.terminate()
-        process.wait()

@@ -41,12 +41,12 @@ def packages(name: str, pins: Sequence[str], finish: Callable[[Path], None] = la
         _install(name, pins, folder)
         finish(folder)
 
-    return made(_folder_name(name, pins), build)
+    return made(folder_name(name, pins), build)
 
 
 def installed(name: str, pins: Sequence[str]) -> Path | None:
     """Return the folder that `packages` returns, or None if it has not been fetched yet."""
-    folder = root() / _folder_name(name, pins)
+    folder = root() / folder_name(name, pins)
     return folder if folder.is_dir() else None
 
 
@@ -68,8 +68,8 @@ def made(name: str, build: Callable[[Path], None]) -> Path:
     return target
 
 
-def _folder_name(name: str, pins: Sequence[str]) -> str:
-    # The name has the first pin and a hash of all pins, because any pin may change.
+def folder_name(name: str, pins: Sequence[str]) -> str:
+    """Return the name of the folder with the packages `pins`: the first pin and a hash of all, as any may change."""
     others = f"-{hashlib.sha256(' '.join(pins).encode()).hexdigest()[:6]}" if len(pins) > 1 else ""
     return f"{name}-{'-'.join(pins[0].split('=='))}{others}"
 
@@ -83,7 +83,7 @@ def _install(name: str, pins: Sequence[str], folder: Path) -> None:
         raise FetchFailed(
             f"The packages of {name} ({', '.join(pins)}) can't be fetched: {errors[-1] if errors else error}.",
             f"pip must reach its index (`pip download {pins[0]}` tells more); or copy the folder "
-            f"{root() / _folder_name(name, pins)} from a machine that has it.",
+            f"{root() / folder_name(name, pins)} from a machine that has it.",
         ) from None
 
 
