@@ -15,6 +15,7 @@ Sources, by column
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hfx.errors import UsageError
@@ -76,6 +77,7 @@ RELEASES = (
     Release("26.05", ort="1.24.4", opset=25, ir=13, python="3.12"),
     Release("26.06", ort="1.24.4", opset=25, ir=13, python="3.12"),
     Release("26.07", ort="1.27.0", opset=26, ir=13, python="3.12"),
+    Release("26.08", ort="1.28.0", opset=26, ir=13, python="3.12"),
 )
 
 _BY_TAG = {entry.tag: entry for entry in RELEASES}
@@ -84,9 +86,12 @@ _BY_TAG = {entry.tag: entry for entry in RELEASES}
 def release(tag: str) -> Release:
     """Return the release with the image tag `tag`, for example "24.10". Raises UsageError for an unknown tag."""
     if tag not in _BY_TAG:
+        newest = RELEASES[-1].tag
+        is_later = re.fullmatch(r"\d\d\.\d\d", tag) and tag > newest
+        later = f"Later releases load what is built for {newest}. " if is_later else ""
         raise UsageError(
             f"hfx does not know the Triton release {tag!r}.",
-            f"Choose one of {', '.join(_BY_TAG)}.",
+            f"{later}Choose one of {', '.join(_BY_TAG)}.",
         )
     return _BY_TAG[tag]
 
