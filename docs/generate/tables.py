@@ -96,30 +96,36 @@ def default(setting: Any) -> str:
 
 def tensors_page() -> str:
     """Inputs and outputs of every task, and the parameters of config.pbtxt."""
-    from hfx.exporter.encoder.folders import TRUNCATED
-    from hfx.exporter.encoder.kinds import usual_kind
-    from hfx.exporter.generation.folders import OUTPUTS, STREAM_INPUTS
-    from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
-    from hfx.tasks.kinds import USUAL
-
     text = (
         "These are the inputs and outputs of the published models in Triton. A request has a batch dimension in front: "
         "one text is `[1, 1]`. BYTES are UTF-8. Models with prompts have `prompt_name` and `prompt`; models with "
         "shorter vectors have `dimensions`."
     )
     parts = [f"# Tensors and parameters\n\n{wrapped(text)}\n"]
-    for task in USUAL:
-        kind = usual_kind(task)
-        parts.append(_tensor_section(str(task), kind.inputs, (*kind.outputs, TRUNCATED)))
-    generators = ", ".join(sorted(str(task) for task in names.GENERATION_TASKS))
-    inputs = [spec for spec in STREAM_INPUTS if spec.name not in {*SETTINGS, *ALIASES}]
-    parts.append(_tensor_section(f"Generators: {generators}", inputs, OUTPUTS))
+    parts += [_tensor_section(title, rows) for title, rows in tensors().items()]
     settings = (
         "Every served [generation setting](settings.md) is an optional input of its name and type, of shape `[1]` "
         f"(lists: `[-1]`). `{names.CANCEL_REQUEST}` is an input of `NAME_stream` alone."
     )
     parts += [f"{_filled(settings)}\n", _kinds_section(), _parameters_section()]
     return "\n".join(parts)
+
+
+def tensors() -> dict[str, list[tuple[str, str, str, str]]]:
+    """Task, or the generators -> name, direction, type and shape of each tensor; without generation settings."""
+    from hfx.exporter.encoder.folders import TRUNCATED
+    from hfx.exporter.encoder.kinds import usual_kind
+    from hfx.exporter.generation.folders import OUTPUTS, STREAM_INPUTS
+    from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
+    from hfx.tasks.kinds import USUAL
+
+    rows = {}
+    for task in USUAL:
+        kind = usual_kind(task)
+        rows[str(task)] = _tensor_rows(kind.inputs, (*kind.outputs, TRUNCATED))
+    generators = ", ".join(sorted(str(task) for task in names.GENERATION_TASKS))
+    inputs = [spec for spec in STREAM_INPUTS if spec.name not in {*SETTINGS, *ALIASES}]
+    return {**rows, f"Generators: {generators}": _tensor_rows(inputs, OUTPUTS)}
 
 
 def _kinds_section() -> str:
@@ -140,10 +146,14 @@ def _kinds_section() -> str:
     return f"## Kinds of encoders\n\n{_filled(text)}\n\n" + "\n".join(table(head, rows)) + "\n"
 
 
-def _tensor_section(title: str, inputs: Iterable[Any], outputs: Iterable[Any]) -> str:
-    rows = [(code(spec.name), "optional input" if spec.optional else "input", *_type_of(spec)) for spec in inputs]
-    rows += [(code(spec.name), "output", *_type_of(spec)) for spec in outputs]
-    return f"## {title}\n\n" + "\n".join(table(("tensor", "", "type", "dims"), rows)) + "\n"
+def _tensor_section(title: str, rows: Iterable[tuple[str, str, str, str]]) -> str:
+    lines = table(("tensor", "", "type", "dims"), [(code(name), *rest) for name, *rest in rows])
+    return f"## {title}\n\n" + "\n".join(lines) + "\n"
+
+
+def _tensor_rows(inputs: Iterable[Any], outputs: Iterable[Any]) -> list[tuple[str, str, str, str]]:
+    rows = [(spec.name, "optional input" if spec.optional else "input", *_type_of(spec)) for spec in inputs]
+    return rows + [(spec.name, "output", *_type_of(spec)) for spec in outputs]
 
 
 def _type_of(spec: Any) -> tuple[str, str]:
@@ -184,28 +194,27 @@ def _parameters_section() -> str:
 
 def metrics_page() -> str:
     """The metrics of generators and of the HTTP front."""
-    from hfx.front.metrics import FAMILIES
-    from hfx.python_backends.engine.core import Stats
-    from hfx.python_backends.serving.metrics import counts, histograms
-
-    samples = {sample.name: sample for sample in (*counts(Stats(), Counter()), *histograms(Stats()))}
-    rows = [
-        *(
-            (code(name), sample.kind, ", ".join(code(label) for label, _ in sample.labels), sample.description)
-            for name, sample in samples.items()
-            if not name.endswith(("_seconds_sum", "_seconds_count"))  # of histograms
-        ),
-        *(
-            (code(each.name), each.kind(each.name, each.text).type, ", ".join(map(code, each.labels)), each.text)
-            for each in FAMILIES
-        ),
-    ]
     text = (
         "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). "
         "`hfx_restarts_total` and all metrics below it are published by `hfx serve` and its HTTP front. Buckets are "
         "counters with the label `le`, for `histogram_quantile`, beside counters that end in `_sum` and `_count`."
     )
+    rows = [(code(name), kind, ", ".join(map(code, labels)), meaning) for name, kind, labels, meaning in metrics()]
     return page("Metrics", text, ("metric", "type", "other labels", "meaning"), rows)
+
+
+def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    """Name, type, labels and meaning of every metric."""
+    from hfx.front.metrics import FAMILIES
+    from hfx.python_backends.engine.core import Stats
+    from hfx.python_backends.serving.metrics import counts, histograms
+
+    samples = {sample.name: sample for sample in (*counts(Stats(), Counter()), *histograms(Stats()))}
+    for name, sample in samples.items():
+        if not name.endswith(("_seconds_sum", "_seconds_count")):  # of histograms
+            yield name, sample.kind, tuple(label for label, _ in sample.labels), sample.description
+    for each in FAMILIES:
+        yield each.name, each.kind(each.name, each.text).type, tuple(each.labels), each.text
 
 
 def page(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
