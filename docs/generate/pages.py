@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.generate import environment, tables
+from docs.generate import environment, llms, tables
 from hfx.cli.commands import COMMANDS
 
 WIDTH = 88
@@ -23,7 +23,7 @@ GLOBAL = """Global options:
 
 def pages() -> dict[str, str]:
     """File name -> text of every generated page."""
-    return {
+    made = {
         "cli.md": command_page(),
         "lint.md": lint_page(),
         "settings.md": tables.settings_page(),
@@ -32,13 +32,14 @@ def pages() -> dict[str, str]:
         "metrics.md": tables.metrics_page(),
         "api.md": tables.api_page(),
     }
+    return {**made, "llms.txt": llms.llms_text(made)}
 
 
 def command_page() -> str:
     """The help of every command."""
-    note = "Made from `--help` by `make docs`. Every command has the global options, and exits with one of these codes:"
+    text = "The help of every command. All have the global options, and exit with one of these codes:"
     codes = tables.exit_codes()
-    parts = ["# Command line", "", note, "", *codes, "", "```", GLOBAL.strip(), "```", ""]
+    parts = ["# Command line", "", tables.wrapped(text), "", *codes, "", "```", GLOBAL.strip(), "```", ""]
     shown: dict[str, str] = {}
     commands = list(environment.commands("", COMMANDS))
     for name, command in [each for each in commands if not each[0].startswith(AZURE)]:
@@ -69,7 +70,8 @@ def lint_page() -> str:
     from hfx.repository.lint import RULES
 
     rows = [f"| {rule.id} | {rule.severity} | {rule.title} |" for rule in RULES]
-    head = ["# Rules of `hfx lint`", "", "Made by `make docs`.", "", "| id | severity | rule |", "|---|---|---|"]
+    text = "The rules for model repositories, and for the files of deployments."
+    head = ["# Rules of `hfx lint`", "", tables.wrapped(text), "", "| id | severity | rule |", "|---|---|---|"]
     sourced = [f"| {each.id} | {each.severity} | {each.title} | <{each.source}> |" for each in DEPLOYMENT_RULES]
     second = ["", "## Of `hfx deploy check DIR`", "", "| id | severity | rule | source |", "|---|---|---|---|"]
     return "\n".join([*head, *rows, *second, *sourced, ""])

@@ -90,6 +90,13 @@ def test_every_page_is_in_the_sites_navigation() -> None:
     assert sorted(listed) == sorted(path.stem for path in ROOT.glob("docs/*.md") if path.stem != "index")
 
 
+def test_the_page_for_language_models_links_every_page() -> None:
+    text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    assert re.match(r"# hfx\n\n> .+\n\n## ", text)
+    linked = re.findall(r"^- \[[^\]]+\]\((.+)\): .+[.?]$", text, re.MULTILINE)
+    assert sorted(linked) == sorted(path.name for path in ROOT.glob("docs/*.md") if path.stem != "index")
+
+
 @pytest.mark.full
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx", reason="no Sphinx: make docs installs it")
