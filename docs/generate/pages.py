@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.generate import environment, llms, tables
+from docs.generate import environment, llms, tables, tested
 from hfx.cli.commands import COMMANDS
 
 WIDTH = 88
@@ -31,6 +31,7 @@ def pages() -> dict[str, str]:
         "environment.md": environment.environment_page(),
         "metrics.md": tables.metrics_page(),
         "api.md": tables.api_page(),
+        "tested.md": tested.tested_page(),
     }
     return {**made, "llms.txt": llms.llms_text(made)}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate.tested import FACTS
 from hfx.exporter.encoder.architectures import ENCODERS
 from tests.rigs.files.documents import DOCUMENTS, ROOT
 
@@ -51,6 +52,12 @@ def test_torchs_cpu_build_in_the_readme_is_the_version_that_is_tested() -> None:
     [pinned] = re.findall(r"^torch==(\S+)$", text_of("constraints.txt"), re.MULTILINE)
     for page in ("README.md", "docs/install.md", "docs/quickstart.md"):
         assert f"pip install torch=={pinned} --index-url https://download.pytorch.org/whl/cpu" in text_of(page), page
+
+
+def test_the_pinned_onnxruntime_is_one_that_ran() -> None:
+    [pinned] = re.findall(r"^onnxruntime==(\S+)$", text_of("constraints.txt"), re.MULTILINE)
+    runs = tomllib.loads(FACTS.read_text(encoding="utf-8"))["run"]
+    assert pinned in {run.get("onnxruntime") for run in runs if run.get("python")}, FACTS
 
 
 def test_the_demo_of_a_fresh_clone_installs_what_it_needs_alone(tmp_path: Path) -> None:
