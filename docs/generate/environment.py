@@ -8,6 +8,7 @@ from typing import Any
 from docs.generate import tables
 from hfx.cli.commands import COMMANDS, load
 
+AZURE = "batch azure "  # commands that repeat those of another tool
 KERNELS = "amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2"
 # Name, what reads it, meaning.
 OTHERS = (

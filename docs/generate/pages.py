@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.generate import environment, llms, tables, tested
+from docs.generate import environment, llms, surface, tables, tested
 from hfx.cli.commands import COMMANDS
 
 WIDTH = 88
@@ -12,7 +12,6 @@ SETTINGS = """\
   The settings of the page "Generation settings", such as --max-tokens N; `--help` lists
   them. Three have other names here: --sample / --greedy (do_sample), --stop TEXT
   (stop_words, repeatable), --log-probs (return_log_probs)."""
-AZURE = "batch azure "  # commands that repeat those of another tool
 GLOBAL = """Global options:
   --json      Print one JSON object on stdout.
   --debug     Show tracebacks.
@@ -32,6 +31,7 @@ def pages() -> dict[str, str]:
         "metrics.md": tables.metrics_page(),
         "api.md": tables.api_page(),
         "tested.md": tested.tested_page(),
+        "surface.txt": surface.record(),
     }
     return {**made, "llms.txt": llms.llms_text(made)}
 
@@ -43,14 +43,16 @@ def command_page() -> str:
     parts = ["# Command line", "", tables.wrapped(text), "", *codes, "", "```", GLOBAL.strip(), "```", ""]
     shown: dict[str, str] = {}
     commands = list(environment.commands("", COMMANDS))
-    for name, command in [each for each in commands if not each[0].startswith(AZURE)]:
+    for name, command in [each for each in commands if not each[0].startswith(environment.AZURE)]:
         sections = [_once(section, name, shown) for section in _help(command, name).split("\n\n")]
         parts += [f"## hfx {name}", "", "```", "\n\n".join(sections), "```", ""]
     rows = [
-        (tables.code(f"hfx {name}"), tables.first_line(of.callback)) for name, of in commands if name.startswith(AZURE)
+        (tables.code(f"hfx {name}"), tables.first_line(of.callback))
+        for name, of in commands
+        if name.startswith(environment.AZURE)
     ]
     text = "Options are those of `az ml`; `--help` lists them. [Examples](azureml.md#batch-endpoints-on-this-machine)."
-    parts += [f"## hfx {AZURE.strip()}", "", text, "", *tables.table(("command", "does"), rows), ""]
+    parts += [f"## hfx {environment.AZURE.strip()}", "", text, "", *tables.table(("command", "does"), rows), ""]
     return "\n".join(parts)
 
 
