@@ -7,6 +7,7 @@ from typing import Any
 
 from hfx.deploy.deployment import TEMPORARY_BYTES, Deployment
 from hfx.deploy.folder import copy_models, output_folder, render, render_text
+from hfx.deploy.wheels import runs_openvino
 
 MODELS_FOLDER = "models"
 STOP_MARGIN_SECONDS = 10  # time between the end of the drains and the killing of the container
@@ -69,6 +70,10 @@ def is_own_image(deployment: Deployment) -> bool:
 
 
 def base_lines(deployment: Deployment) -> list[list[str]]:
-    """Return the commands that build the base image in a checkout of hfx; none for the user's own image."""
-    command = deployment.release.build_command(deployment.device, deployment.image)
+    """Return the commands that build the base image in a checkout of hfx; none for the user's own image.
+
+    The image has no OpenVINO, which takes 180 MB, if none of the models runs on it.
+    """
+    with_openvino = any(runs_openvino(deployment, model) for model in deployment.models)
+    command = deployment.release.build_command(deployment.device, deployment.image, with_openvino)
     return [] if is_own_image(deployment) else [command]

@@ -25,10 +25,12 @@ DEVICES = ("cpu", "gpu")
 
 
 def stage(device: str) -> str:
-    """Return the lines of the stage that `FROM ${DEVICE}` takes, with continued lines joined."""
-    return re.findall(rf"^FROM \S+ AS {device}\n(.*?)^FROM ", DOCKERFILE, re.MULTILINE | re.DOTALL)[0].replace(
-        "\\\n", ""
-    )
+    """Return the lines of the stage that `FROM ${DEVICE}` takes, with continued lines joined and arguments replaced."""
+    [lines] = re.findall(rf"^FROM \S+ AS {device}\n(.*?)^FROM ", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    text = lines.replace("\\\n", "")
+    for name, default in re.findall(r"^ARG (\w+)=(.*)$", text, re.MULTILINE):
+        text = text.replace(f"${{{name}}}", default)
+    return text
 
 
 def packages(device: str) -> list[Requirement]:
