@@ -20,7 +20,7 @@ COLUMNS = {
 }  # fmt: skip
 NEVER = (
     "NVIDIA's images, which have their own Python, CUDA and backends ([Proven, and not](deploy.md#proven-and-not))",
-    "Triton with a GPU, and other GPUs ([GPU](limits.md#gpu))",
+    "Other GPUs, and several of them ([GPU](limits.md#gpu))",
     "Processors without AVX-512, except for simulated ones",
 )
 
