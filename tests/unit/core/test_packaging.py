@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,6 +16,7 @@ import pytest
 
 from hfx import native
 from hfx.native.build import ZIGLANG
+from tests.rigs.files.checkouts import copy_checkout
 
 pytestmark = pytest.mark.full
 
@@ -31,10 +31,7 @@ APART = (ALONE, "gpu", "spark")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("distributions")
-    checkout = folder / "checkout"
-    shutil.copytree(ROOT / "hfx", checkout / "hfx", ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy2(ROOT / part, checkout / part)
+    checkout = copy_checkout(folder / "checkout")
     run(sys.executable, "-m", "build", "--outdir", folder / "dist", checkout)
     return folder / "dist"
 

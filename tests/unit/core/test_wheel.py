@@ -17,10 +17,10 @@ from hfx import native
 from hfx.native.build import LIBRARY
 from tests import zoo
 from tests.rigs.clients.client_servers import Script, grpc_server
+from tests.rigs.files.checkouts import copy_checkout
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
 ABSENT = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tokenizers", "scipy", "safetensors")
 # Without the checkout on the path.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -30,10 +30,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHON
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of a copy of the checkout, as leftovers of a build would go into the next one."""
     folder = tmp_path_factory.mktemp("wheel")
-    checkout = folder / "checkout"
-    shutil.copytree(ROOT / "hfx", checkout / "hfx", ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy2(ROOT / part, checkout / part)
+    checkout = copy_checkout(folder / "checkout")
     # What setup.py compiles is there already, and newer than its sources: test_native_library has it compiled.
     compiled = checkout / "build" / "lib" / "hfx" / "native"
     compiled.mkdir(parents=True)
@@ -77,6 +74,13 @@ def test_one_wheel_for_all_pythons_has_the_native_library(wheel: Path, client_on
     code = "import hfx.native as n; print(n.library(), n.kernels())"
     library, *name = out(client_only / "python", "-c", code, folder=client_only).split()
     assert library.startswith(str(client_only.parent)) and name == native.kernels().split()
+
+
+def test_an_environment_with_the_wheel_alone_runs_the_command_line(wheel: Path, client_only: Path) -> None:
+    """The extra client adds nothing to what `pip install WHEEL` installs."""
+    assert out(client_only / "hfx", "--version", folder=client_only).split() == ["hfx", wheel.name.split("-")[1]]
+    assert "export" in out(client_only / "hfx", "--help", folder=client_only)
+    assert out(client_only / "python", "-c", "import hfx, hfx.client; print(hfx.__version__)", folder=client_only)
 
 
 def test_the_client_installs_nothing_that_exports_or_runs_models(client_only: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from hfx import native
-from hfx.native.build import LIBRARY, SHARED, ZIGLANG
+from hfx.native.build import LIBRARY, ZIGLANG
+from tests.rigs.files.checkouts import copy_small_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -21,17 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The files that a library is compiled from, without the library, reduced to a source that compiles in no time."""
-    for path in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "hfx/__init__.py", "hfx/errors.py"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        shutil.copy2(ROOT / path, tmp_path / path)
-    shutil.copytree(
-        ROOT / "hfx/native", tmp_path / "hfx/native", ignore=shutil.ignore_patterns("*.so", "*.cpp", "__pycache__")
-    )
-    shutil.copy2(ROOT / "hfx/native/cpu.cpp", tmp_path / "hfx/native")
-    for name in SHARED:
-        (tmp_path / "hfx/python_backends" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / "hfx/python_backends" / name, tmp_path / "hfx/python_backends" / name)
-    return tmp_path
+    return copy_small_checkout(tmp_path)
 
 
 def python(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
