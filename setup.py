@@ -1,4 +1,4 @@
-"""The native library as a step of the build; everything else is in pyproject.toml.
+"""The native library and the SBOM as steps of the build; everything else is in pyproject.toml.
 
 One wheel for all Pythons where it could be compiled, a pure one without it elsewhere: hfx works without, and says so.
 """
@@ -11,8 +11,10 @@ from setuptools import Command, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
+HERE = Path(__file__).parent
 NATIVE = Path("hfx", "native")
-COMPILER = runpy.run_path(str(Path(__file__).parent / NATIVE / "build.py"))
+COMPILER = runpy.run_path(str(HERE / NATIVE / "build.py"))
+SBOM = runpy.run_path(str(HERE / "release" / "sbom.py"))
 
 
 class BuildNative(Command):
@@ -45,10 +47,25 @@ class BuildNative(Command):
 class Wheel(bdist_wheel):
     """The tag says what the library needs: no Python, the glibc that it was linked for."""
 
+    def initialize_options(self) -> None:
+        """Files are stored: versions of zlib compress to different bytes, and others could not build the same wheel."""
+        super().initialize_options()
+        self.compression = "stored"
+
     def get_tag(self) -> tuple[str, str, str]:
         """As wheel files are named: Python, ABI, platform."""
         native = self.get_finalized_command("build_native").library().exists()
         return ("py3", "none", "manylinux_2_17_x86_64") if native else super().get_tag()
+
+    def write_wheelfile(self, wheelfile_base: str, *arguments: str) -> None:
+        """Write the SBOM beside the file WHEEL, whose folder has METADATA by now."""
+        super().write_wheelfile(wheelfile_base, *arguments)
+        library = self.get_finalized_command("build_native").library()
+        content = library.read_bytes() if library.exists() else None
+        sbom = Path(wheelfile_base, SBOM["FILE"])
+        sbom.parent.mkdir(exist_ok=True)
+        metadata = Path(wheelfile_base, "METADATA").read_text(encoding="utf-8")
+        sbom.write_text(SBOM["document"](metadata, content, COMPILER["ZIGLANG"]), encoding="utf-8")
 
 
 build.sub_commands.append(("build_native", None))

@@ -8,7 +8,7 @@ from pathlib import Path
 from hfx.native.build import SHARED
 
 ROOT = Path(__file__).resolve().parents[3]
-PARTS = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+PARTS = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "release")
 NOT_COPIED = shutil.ignore_patterns("__pycache__")
 
 

@@ -41,8 +41,9 @@ def packages(device: str) -> list[Requirement]:
 def source(folder: Path) -> Path:
     """Return a copy of the contents of the stage `source`."""
     copy = folder / "src"
-    for path in re.findall(r"^FROM scratch AS source\nCOPY (.*) /\nCOPY (\S+)", DOCKERFILE, re.MULTILINE)[0]:
-        for name in path.split():
+    [lines] = re.findall(r"^FROM scratch AS source\n((?:COPY .*\n)+)", DOCKERFILE, re.MULTILINE)
+    for line in lines.splitlines():
+        for name in line.split()[1:-1]:
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:

@@ -1,0 +1,1 @@
+"""What is needed to build a release; not in the wheel."""
