@@ -10,7 +10,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-failed test-fast test-full azure-checks containers demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared release clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -141,5 +141,15 @@ docs: $(VENV)/.docs ## Make the generated pages of docs/, and the site in build/
 zoo: install ## Train all checkpoints of the tests
 	$(BIN)/python -m tests.zoo build --all
 
+# An environment of its own: releases are built with pinned tools, whose hashes pip checks.
+RELEASE := .venv-release
+$(RELEASE)/.installed: release/requirements.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/$(PIP) --require-hashes --only-binary=:all: --requirement release/requirements.txt
+	@touch $@
+
+release: $(RELEASE)/.installed ## The wheel, the sdist and SHA256SUMS of the last commit in dist/, built twice and compared
+	$(RELEASE)/bin/python -m release build dist
+
 clean: ## Remove what make made
-	rm -rf $(VENV) $(OPTIMUM) $(AZURE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OPTIMUM) $(AZURE) $(RELEASE) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,1 +1,13 @@
-"""What is needed to build a release; not in the wheel."""
+"""Builds the files of a release, and proves that others can build the same bytes.
+
+    python -m release build [DIST]         the wheel, the source distribution and SHA256SUMS of the last commit
+    python -m release verify [DIST]        the proof, from these files alone
+
+`make release` runs both in an environment with the tools of `requirements.txt`.
+"""
+
+from hfx.errors import HfxError
+
+
+class Refused(HfxError):
+    """Files of a release that are not as they must be."""
