@@ -149,6 +149,7 @@ $(RELEASE)/.installed: release/requirements.txt
 	@touch $@
 
 release: $(RELEASE)/.installed ## The wheel, the sdist and SHA256SUMS of the last commit in dist/, built twice and compared
+	$(RELEASE)/bin/python -m release advisories
 	$(RELEASE)/bin/python -m release build dist
 
 clean: ## Remove what make made

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import release
 from hfx.errors import HfxError
+from release.advisories import CONSTRAINTS, check
 from release.build import build
 from release.verify import verify
 
@@ -23,12 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("build", "verify"):
         commands.add_parser(name).add_argument("dist", type=Path, nargs="?", default=Path("dist"), help="(dist)")
+    files = [ROOT / name for name in CONSTRAINTS]
+    commands.add_parser("advisories").add_argument("files", type=Path, nargs="*", default=files, metavar="FILE")
     options = parser.parse_args(arguments)
     try:
         if options.command == "build":
             build(ROOT, options.dist)
-        else:
+        elif options.command == "verify":
             verify(options.dist)
+        else:
+            check(options.files)
     except HfxError as error:
         print(error, file=sys.stderr)
         return error.exit_code
