@@ -14,6 +14,11 @@ KERNELS = "amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2"
 OTHERS = (
     ("HFX_TOKEN", "`hfx infer`, `hfx deploy check` and other commands with `--url`", "API key of the server"),
     ("HFX_NATIVE_KERNELS", "native operators", f"{KERNELS}, or none; default: the fastest"),
+    (
+        "HFX_HUGE_PAGES",
+        "engines",
+        "0: do not copy weights into huge pages; several servers of a generator then share their memory",
+    ),
     ("HFX_TRITON_BACKENDS", "`hfx serve --with local`", "folder of Triton's backends"),
     ("HFX_PERF_CACHE", "`hfx perf tools`, benchmarks", "folder of downloads; default: ~/.cache/hfx/perf"),
     ("HFX_WORKSPACE", "`hfx batch` (Azure ML)", "SUBSCRIPTION/RESOURCE_GROUP/WORKSPACE, in place of `--workspace`"),

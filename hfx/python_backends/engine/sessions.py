@@ -114,9 +114,13 @@ def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None
 
 @contextmanager
 def _huge_pages(operators: Path | None) -> Iterator[None]:
-    """Have native operators copy the weights of sessions that are opened meanwhile into huge pages."""
-    switch = None if operators is None else getattr(ctypes.CDLL(str(operators)), "hfx_huge_pages", None)
-    if switch is None:  # no library, or one of an earlier version
+    """Have native operators copy the weights of sessions that are opened meanwhile into huge pages.
+
+    With HFX_HUGE_PAGES=0 they read the mapped file, whose pages several servers share.
+    """
+    wanted = operators is not None and os.environ.get("HFX_HUGE_PAGES") != "0"
+    switch = getattr(ctypes.CDLL(str(operators)), "hfx_huge_pages", None) if wanted else None
+    if switch is None:  # not wanted, no library, or one of an earlier version
         yield
         return
     switch(1)

@@ -87,6 +87,19 @@ def test_answers_do_not_depend_on_the_batch_or_on_threads(
         assert answers(engine, requests[::-1], len(requests))[::-1] == together
 
 
+def test_weights_stay_in_the_file_that_servers_share_if_the_user_wants_it(
+    trained: Callable[[str], tuple[Path, list[Request]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, requests = trained("stories-gpt2")
+    found = []
+    for wanted in ("1", "0"):
+        monkeypatch.setenv("HFX_HUGE_PAGES", wanted)
+        with Engine.open(folder, slots=12, max_queue=len(requests), threads=2) as engine:
+            assert bool(copied()) == (AVAILABLE and wanted == "1")
+            found.append(answers(engine, requests, len(requests)))
+    assert found[0] == found[1]
+
+
 def test_a_model_of_an_earlier_version_has_one_decoder_for_both_runtimes(
     trained: Callable[[str], tuple[Path, list[Request]]], tmp_path: Path
 ) -> None:
