@@ -98,6 +98,8 @@ class ParquetFile:
         number, groups = 0, list(range(metadata.num_row_groups))
         while groups and number + metadata.row_group(groups[0]).num_rows <= after:
             number += metadata.row_group(groups.pop(0)).num_rows
+        if not groups:  # pyarrow before 20 takes an empty list for an error
+            return
         try:
             for batch in self._parquet.iter_batches(self._batch_rows(names), groups, names):
                 if number + batch.num_rows > after:
