@@ -26,7 +26,7 @@ from hfx.errors import HfxError, Interrupted, UsageError
 from hfx.extras import missing_package
 
 READER_GONE = 141  # 128 + SIGPIPE
-# typer >= 0.26 has its own copy of click. The base class of all parsing errors is found this way in any version.
+# The base class of all parsing errors, which typer does not export: it has its own copy of click.
 ParsingError: type[Exception] = typer.BadParameter.__mro__[1]
 
 EXAMPLES = """Examples:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], reporter: Reporter) -> int:
     try:
         code = typer.main.get_command(app).main(args=arguments, prog_name="hfx", standalone_mode=False, obj=reporter)
-        if code == Interrupted.exit_code:  # typer >= 0.26 raises it for a KeyboardInterrupt, older ones Abort
+        if code == Interrupted.exit_code:  # typer returns it for a KeyboardInterrupt
             raise KeyboardInterrupt
         return int(code or 0)
     except HfxError as error:
@@ -179,7 +179,7 @@ def _unknown_option(error: Any) -> str:
 
 
 def _entry(error: Any) -> dict[str, Any] | None:
-    """Return the first error of pydantic, with which typer >= 0.26 converts values; None for any other cause."""
+    """Return the first error of pydantic, with which typer >= 0.29 converts values; None for any other cause."""
     errors = getattr(error.__cause__ or error.__context__, "errors", None)
     found: list[dict[str, Any]] = errors() if callable(errors) else []
     return found[0] if found else None

@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
+from hfx.exporter.transformers_versions import installed
+
 DATA = Path(os.environ.get("HFX_BENCH_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 needs_data = pytest.mark.skipif(
     not DATA.is_dir(),
     reason="no real data: HFX_BENCH_DATA=DIR with DIR/billsum/billsum-0.csv, DIR/models/g2p-bart-us, …/g2p-t5-us",
 )
+
+
+def since_transformers(*version: int) -> pytest.MarkDecorator:
+    """Skip a test of what transformers does since `version` (major, minor), and hfx does with every version."""
+    name = ".".join(map(str, version))
+    return pytest.mark.skipif(installed() < version, reason=f"transformers before {name} does otherwise")
 
 
 def full(*values: Any) -> Any:

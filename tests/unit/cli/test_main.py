@@ -83,14 +83,17 @@ def test_an_unparsable_command_line_is_a_usage_error_that_points_to_help(words: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--temperature hot", "--temperature 'hot' is not a number."),
-        ("--top-k 1.5", "--top-k '1.5' is not a whole number."),
-        ("--retries -1", "--retries -1 is below 0."),
-        ("--early-stopping x", "--early-stopping: 'x' is not one of 'true', 'false', 'never'."),
+        ("--temperature hot", "'hot' is not a "),
+        ("--top-k 1.5", "'1.5' is not a "),
+        ("--retries -1", "-1 is "),
+        ("--early-stopping x", "'x' is not one of 'true', 'false', 'never'."),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named(words: str, message: str, hfx: Run) -> None:
-    assert hfx("infer", "name", "text", *words.split()).stderr.splitlines()[0] == f"Error: {message}"
+    """The sentence is hfx's with typer 0.29 or later, which converts values with pydantic; else it is click's."""
+    option, _ = words.split()
+    error = hfx("infer", "name", "text", *words.split()).stderr.splitlines()[0]
+    assert error.startswith("Error: ") and option in error and message in error
 
 
 @pytest.mark.parametrize("words", [["--json", *CALL], [*CALL, "--json"]])

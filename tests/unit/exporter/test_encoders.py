@@ -27,7 +27,7 @@ from tests.attacks.damage import edit_json
 from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders, tiny_generators
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.files import onnx_toys
-from tests.rigs.machine.tiers import full
+from tests.rigs.machine.tiers import full, since_transformers
 
 TASKS = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.FEATURE_EXTRACTION)
 # Lengths of the rows of a batch: alone, ragged, one row much longer; none as the traced example has them.
@@ -157,6 +157,7 @@ def test_masks_of_decoders_answer_like_torch(model_type: str, changes: dict[str,
             np.testing.assert_allclose(got[: len(expected)], expected, atol=TOLERANCE, rtol=1e-5)
 
 
+@since_transformers(5, 23)
 def test_relative_positions_that_fail_in_torch_are_refused() -> None:
     task = usual_kind(Task.TEXT_CLASSIFICATION)
     with pytest.raises(CheckpointUnsupported, match="can't be exported to ONNX: division by zero"):
@@ -232,6 +233,7 @@ def test_a_head_whose_width_is_not_the_number_of_labels_is_refused() -> None:
         build_graph(model, task, 1, None)
 
 
+@since_transformers(5, 18)
 def test_a_model_that_fails_on_its_tokenizers_texts_is_refused(tmp_path: Path) -> None:
     task = usual_kind(Task.TEXT_CLASSIFICATION)
     model = tiny_encoders.build("bart", task.auto_class, eos_token_id=100)  # which ends no text of the tokenizer

@@ -29,6 +29,7 @@ from hfx.python_backends.onnxruntime.config import ConfigError
 from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
 from tests.rigs.files import onnx_toys
 from tests.rigs.machine.processors import HAS_NATIVE
+from tests.rigs.machine.tiers import since_transformers
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,7 @@ def test_a_model_of_few_positions_is_timed_within_them(tmp_path: Path, head: str
     assert list(choice["milliseconds"]["onnxruntime"]) == ["1x16", f"8x{positions}"]
 
 
+@since_transformers(5, 23)
 def test_a_graph_that_fails_on_longer_texts_is_refused_with_a_length_that_does_not(tmp_path: Path) -> None:
     task, path = usual_kind(Task.TEXT_CLASSIFICATION), tmp_path / "model.onnx"
     model = tiny_encoders.build("deberta", task.auto_class, talking_head=True, max_relative_positions=20)

@@ -43,6 +43,7 @@ from tests.attacks.damage import DROPPED, edit_json, edit_tensors
 from tests.rigs.checkpoints import tiny_checkpoints, tiny_generators
 from tests.rigs.checkpoints.torch_decoding import TorchModel, drive
 from tests.rigs.engine import graph_rows
+from tests.rigs.machine.tiers import since_transformers
 from tests.transformers4.writing import (
     ANSWER,
     CHECKPOINTS,
@@ -123,6 +124,7 @@ def t5_of_tables(folder: Path, *names: str, own_head: bool = True) -> tuple[Chec
 ENCODERS_TABLE, DECODERS_TABLE = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 
 
+@since_transformers(5, 18)
 @pytest.mark.parametrize("name", [ENCODERS_TABLE, DECODERS_TABLE])
 def test_a_t5_of_one_table_under_another_name_answers_by_it(name: str, tmp_path: Path) -> None:
     check(*t5_of_tables(tmp_path / "t5", name), tmp_path / "engine")
@@ -263,6 +265,7 @@ def test_a_bad_word_of_version_4_never_begins_the_prompt() -> None:
     assert continued(written_by("4.57.6", "gpt2"), recorded["bad_words"]) == recorded["continued"]
 
 
+@since_transformers(5, 18)
 def test_a_bad_word_of_version_5_may_begin_the_prompt() -> None:
     checkpoint, words = written_by("5.23.0", "gpt2"), answers("gpt2")["bad_words"]
     ids = torch.tensor([PROMPT])

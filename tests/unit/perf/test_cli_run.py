@@ -119,9 +119,9 @@ def test_server_addresses_are_completed_with_scheme_and_path() -> None:
         ("--set max_tokens=few", "max_tokens is 'few'"),
         ("--set heat=1", "The model 'writer' has no input 'heat': it takes text_input, max_tokens"),
         ("--slo speed>9", "speed>9"),
-        ("--tool wrk", "--tool: 'wrk' is not one of 'builtin', 'perf_analyzer', 'locust'."),
+        ("--tool wrk", "'wrk' is not one of 'builtin', 'perf_analyzer', 'locust'."),
         ("-- --percentile 95", "The built-in load generator takes no flags: --percentile 95"),
-        ("--max-error-rate 2", "--max-error-rate 2 is above 1.0."),
+        ("--max-error-rate 2", "--max-error-rate"),
     ],
 )
 def test_invalid_options_of_perf_run_are_one_line(
