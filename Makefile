@@ -10,7 +10,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-failed test-fast test-full azure-checks containers demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared release clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers test-versions constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared release clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -98,6 +98,44 @@ test-full: check $(VENV)/.docs $(OPTIMUM)/.installed azure-checks ## Every test,
 	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
 	$(MAKE) containers
 
+# Environments of their own, with the lowest versions that pyproject.toml allows, and with the newest of the registry.
+# Both have the torch that is tested: another version would bring CUDA. nvidia-pytriton pins numpy<2; its files do not.
+LOWEST := .venv-lowest
+LOWEST_EXTRAS := embedded,perf,batch,deploy,traces
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt | $(NATIVE)
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/$(PIP) 'setuptools>=77'
+	$(LOWEST)/bin/$(PIP) --constraint constraints-lowest.txt --no-build-isolation $(TOOLS) $(TORCH) --editable '.[$(LOWEST_EXTRAS)]'
+	@touch $@
+
+NEWEST := .venv-newest
+NEWEST_PYTHON ?= $(PYTHON)
+NEWEST_EXTRAS ?= export,front,perf,batch,deploy,traces
+newest: | $(NATIVE)
+	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/$(PIP) 'setuptools>=77'
+	$(NEWEST)/bin/$(PIP) --no-build-isolation $(TOOLS) $(TORCH) --editable '.[$(NEWEST_EXTRAS)]'
+	$(NEWEST)/bin/$(PIP) --no-deps nvidia-pytriton==0.7.0
+
+TORCH := $(shell grep ^torch== constraints.txt)
+TOOLS := pytest pytest-timeout pytest-xdist hypothesis pandas
+# Tests of packages that these environments lack.
+APART := boto3|openai|pyspark|sentence_transformers|tests\.rigs\.checkpoints\.sentence_models
+TRIED := $(addprefix tests/unit/,batch cli client core exporter front local perf python_backends repository rows triton)
+
+test-versions: $(LOWEST)/.installed newest ## The commands and the fast tests, with the lowest and with the newest dependencies
+	files=$$(grep -rLE '^ *(import|from) ($(APART))' --include 'test_*.py' $(TRIED)); \
+	for folder in $(LOWEST) $(NEWEST); do \
+		OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -n 2 tests/versions $$files -m 'not slow and not triton and not full' || exit; \
+	done
+
+comma := ,
+constraints-lowest: install ## constraints-lowest.txt, after a change of bounds in pyproject.toml
+	$(BIN)/$(PIP) uv
+	echo "torch; python_version < '3'" | $(BIN)/uv pip compile --quiet --resolution lowest-direct --only-binary :all: --override - \
+		--python-version 3.11 --no-annotate --custom-compile-command 'make $@' --output-file $@.txt \
+		$(addprefix --extra ,$(subst $(comma), ,$(LOWEST_EXTRAS))) pyproject.toml
+
 containers: install ## Images and containers, on a docker engine (6 minutes; skipped where none can be had)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/containers -m container --durations 5
 
@@ -153,4 +191,4 @@ release: $(RELEASE)/.installed ## The wheel, the sdist and SHA256SUMS of the las
 	$(RELEASE)/bin/python -m release build dist
 
 clean: ## Remove what make made
-	rm -rf $(VENV) $(OPTIMUM) $(AZURE) $(RELEASE) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OPTIMUM) $(AZURE) $(RELEASE) $(LOWEST) $(NEWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,4 +1,4 @@
-"""The wheel outside the checkout: its contents, the client extra alone, and exporting."""
+"""The wheel outside the checkout: its contents, the client extra alone in its newest and lowest versions, exporting."""
 
 from __future__ import annotations
 
@@ -39,10 +39,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-@pytest.fixture(scope="module")
-def client_only(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the client extra only, from the package index."""
-    return installed(tmp_path_factory.mktemp("client"), f"{wheel}[client]")
+VERSIONS = {"newest": (), "lowest": ("--constraint", ROOT / "constraints-lowest.txt")}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def client_only(wheel: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the client extra only, from the package index, in both versions."""
+    return installed(tmp_path_factory.mktemp("client"), f"{wheel}[client]", *VERSIONS[request.param])
 
 
 def installed(folder: Path, *words: str | Path) -> Path:
@@ -103,6 +106,12 @@ asyncio.run(ask())
 def test_the_client_extra_alone_can_call_a_server(url: str, client_only: Path) -> None:
     lines = out(client_only / "python", "-c", ASK, url, folder=client_only).splitlines()
     assert lines == ["a0 a1  ['a0 ', 'a1 ']", "['a0 ', 'a0 ']"]
+
+
+def test_options_are_known_by_their_names(client_only: Path) -> None:
+    words = [client_only / "hfx", "export", "/nowhere/checkpoint", "--name", "nothing"]
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, timeout=100)
+    assert done.returncode == 3 and "There is no folder /nowhere/checkpoint." in done.stderr
 
 
 def test_hfx_infer_works_with_the_client_extra_alone(client_only: Path) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from docs.generate.tested import FACTS
 from hfx.exporter.encoder.architectures import ENCODERS
 from tests.rigs.files.documents import DOCUMENTS, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+UNTRIED = {"torch"}  # other versions than the one that is pinned bring CUDA
 TEXTS = [*DOCUMENTS, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "examples").iterdir()) if path.is_file())]
 
 
@@ -68,6 +74,29 @@ def test_the_demo_of_a_fresh_clone_installs_what_it_needs_alone(tmp_path: Path) 
         extras[target] = re.findall(r"--editable '\.\[(.+)\]'", done.stdout)
     assert extras["demo"] == ["embedded"]
     assert extras["test-fast"][0] == "embedded" and "dev" in extras["test-fast"][1].split(",")
+
+
+def test_every_lower_bound_is_the_version_that_was_tried() -> None:
+    """A bound that is lowered without `make constraints-lowest` and `make test-versions` differs from the file."""
+    tried = dict(re.findall(r"^([\w-]+)==(\S+)$", text_of("constraints-lowest.txt"), re.MULTILINE))
+    [extras] = re.findall(r"^LOWEST_EXTRAS := (\S+)$", text_of("Makefile"), re.MULTILINE)
+    bounds = {str(each): lowest(each) for each in requirements(extras.split(",")) if each.name not in UNTRIED}
+    assert bounds == {text: Version(tried[canonicalize_name(Requirement(text).name)]) for text in bounds}
+
+
+def requirements(extras: Iterable[str]) -> Iterator[Requirement]:
+    """Yield what hfx requires with `extras`, also through extras that name others."""
+    texts = chain(PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras))
+    for requirement in map(Requirement, texts):
+        if requirement.name == PROJECT["name"]:
+            yield from requirements(requirement.extras)
+        else:
+            yield requirement
+
+
+def lowest(requirement: Requirement) -> Version:
+    """Return the lowest version that `requirement` allows, which has to be stated."""
+    return next(Version(each.version) for each in requirement.specifier if each.operator in (">=", "=="))
 
 
 def text_of(page: str) -> str:
