@@ -120,7 +120,7 @@ newest: | $(NATIVE)
 TORCH := $(shell grep ^torch== constraints.txt)
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis pandas
 # Tests of packages that these environments lack.
-APART := boto3|openai|pyspark|sentence_transformers|tests\.rigs\.checkpoints\.sentence_models
+APART := boto3|kubernetes_validate|openai|pyspark|sentence_transformers|tests\.rigs\.checkpoints\.sentence_models
 TRIED := $(addprefix tests/unit/,batch cli client core exporter front local perf python_backends repository rows triton)
 
 test-versions: $(LOWEST)/.installed newest ## The commands and the fast tests, with the lowest and with the newest dependencies

@@ -25,6 +25,7 @@ from tests.rigs.checkpoints.torch_decoding import (
     request,
     torch_model,
 )
+from tests.rigs.machine.tiers import since_transformers
 
 VOCABULARY = 12
 
@@ -46,6 +47,7 @@ def their_processors(settings: Settings, start: int) -> LogitsProcessorList:
     )
 
 
+@since_transformers(5, 18)
 @pytest.mark.parametrize("penalty", [1.0, 1.3, 0.6])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("rows", [1, 4])
@@ -76,6 +78,7 @@ def test_edits_equal_transformers_processors_to_the_bit(
             np.testing.assert_array_equal(scores, wanted)
 
 
+@since_transformers(5, 18)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_equals_transformers_for_random_settings(family: str) -> None:
     model, random = torch_model(family), np.random.default_rng(2)
