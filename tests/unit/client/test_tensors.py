@@ -217,7 +217,8 @@ def test_an_answer_that_the_model_does_not_give_is_refused_with_those_it_gives()
         check_outputs(TYPED, ("label", "text_output"))
 
 
-NESTED = b'{"outputs": [{"name": "a", "datatype": "INT32", "shape": [1], "data": %b1%b}]}' % (b"[" * 900, b"]" * 900)
+DEEP = (b"[" * 200_000, b"]" * 200_000)
+NESTED = b'{"outputs": [{"name": "a", "datatype": "INT32", "shape": [1], "data": %b1%b}]}' % DEEP
 
 
 @pytest.mark.parametrize(
