@@ -69,9 +69,9 @@ def build(output: Path = HERE / LIBRARY) -> bool:
     """
     if reason := unsupported():
         raise BuildFailed(reason)
-    sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__), *(PYTHON / name for name in SHARED)]
     output.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(output.parent):
+    with _alone(output.parent):  # another build has files beside the sources until it ends
+        sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__), *(PYTHON / name for name in SHARED)]
         if output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in sources):
             return False
         # Build beside `output`, then replace it atomically: running processes may have the old library mapped.

@@ -17,7 +17,7 @@ from hfx import native
 from hfx.native.build import LIBRARY
 from tests import zoo
 from tests.rigs.clients.client_servers import Script, grpc_server
-from tests.rigs.files.checkouts import copy_checkout
+from tests.rigs.files.checkouts import ROOT, copy_checkout
 
 pytestmark = pytest.mark.slow
 
