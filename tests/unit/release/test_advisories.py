@@ -13,7 +13,6 @@ from release import Refused
 from release.__main__ import ROOT, main
 from release.advisories import ADVISORIES, CONSTRAINTS, check, load, pins
 from release.backend import pins as tools
-from tests.unit.core.test_releases import FIRST_SECURE
 
 
 def constraints(folder: Path, text: str, name: str = "constraints.txt") -> Path:
@@ -94,11 +93,6 @@ def test_each_advisory_has_numbers_and_a_fixed_version_that_it_does_not_affect()
         assert all(re.fullmatch(r"CVE-\d{4}-\d{4,}", number) for number in entry.ids) and entry.note
         assert not any(entry.affects(Version(version)) for version in entry.fixed.split(" and "))
         assert set(entry.accepted) <= {*CONSTRAINTS}
-
-
-def test_the_list_has_the_vulnerabilities_that_bound_the_ranges_of_pyproject() -> None:
-    known = {(entry.package, number) for entry in load(ADVISORIES) for number in entry.ids}
-    assert {(name, number) for name, (_, text) in FIRST_SECURE.items() for number in text.split(", ")} <= known
 
 
 def test_the_tools_of_a_release_have_the_pinned_versions() -> None:
