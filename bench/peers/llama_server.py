@@ -60,7 +60,8 @@ class Program:
             (source,) = scratch.glob("*/vendor/llama.cpp")
             options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
             _run(["cmake", "-S", str(source), "-B", build, *options], "cmake and g++ are needed")
-            _run(["cmake", "--build", build, "--target", "llama-server", "--parallel", str(THREADS)], "its errors say")
+            command = ["cmake", "--build", build, "--target", "llama-server", "--parallel", str(THREADS)]
+            _run(command, "Read its errors, and try again")
             (folder / PROGRAM).parent.mkdir()
             (scratch / "build" / PROGRAM).rename(folder / PROGRAM)
 

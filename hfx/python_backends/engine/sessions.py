@@ -112,15 +112,23 @@ def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None
     return None
 
 
+def _copies_weights() -> bool:
+    """Return whether decoders may copy their weights into huge pages.
+
+    With HFX_HUGE_PAGES=0 they read the mapped file, whose pages several servers share. Raises ProviderMissing for
+    values other than 0 and 1.
+    """
+    wanted = os.environ.get("HFX_HUGE_PAGES", "1")
+    if wanted not in ("0", "1"):
+        raise ProviderMissing(f"HFX_HUGE_PAGES is {wanted!r}, which is neither 0 nor 1", "Set it to 0, or leave it out")
+    return wanted == "1"
+
+
 @contextmanager
 def _huge_pages(operators: Path | None) -> Iterator[None]:
-    """Have native operators copy the weights of sessions that are opened meanwhile into huge pages.
-
-    With HFX_HUGE_PAGES=0 they read the mapped file, whose pages several servers share.
-    """
-    wanted = operators is not None and os.environ.get("HFX_HUGE_PAGES") != "0"
-    switch = getattr(ctypes.CDLL(str(operators)), "hfx_huge_pages", None) if wanted else None
-    if switch is None:  # not wanted, no library, or one of an earlier version
+    """Have native operators copy the weights of sessions that are opened meanwhile into huge pages."""
+    switch = None if operators is None else getattr(ctypes.CDLL(str(operators)), "hfx_huge_pages", None)
+    if switch is None:  # no library, or one of an earlier version
         yield
         return
     switch(1)
@@ -134,10 +142,11 @@ def open_session(model: Path, settings: SessionSettings, is_decoder: bool = Fals
     """Open an onnxruntime.InferenceSession of a file.
 
     The session of a decoder has CUDA graphs on a GPU, if it can be captured, and native weights in huge pages. Raises
-    ModelDamaged, or ProviderMissing if the provider could not start.
+    ModelDamaged, or ProviderMissing if the provider could not start, or for a wrong HFX_HUGE_PAGES.
     """
     onnxruntime = _onnxruntime()
     wanted = PROVIDERS[settings.provider]
+    copied = settings.operators if is_decoder and _copies_weights() else None
     on_gpu: dict[str, str] = {} if settings.provider == "CPU" else {"device_id": str(settings.device_id)}
 
     def opened(**more: str) -> Any:
@@ -150,7 +159,7 @@ def open_session(model: Path, settings: SessionSettings, is_decoder: bool = Fals
         if is_decoder and on_gpu:
             with suppress(Exception):  # a node for the CPU can't be captured
                 session = opened(**{CAPTURE: "1"})
-        with _huge_pages(settings.operators if is_decoder else None):
+        with _huge_pages(copied):
             session = session or opened()
     except Exception as error:  # its exceptions have no common class below Exception
         raise ModelDamaged(f"onnxruntime can't load {model}: {error}") from error

@@ -20,11 +20,9 @@ from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, read_manifest
-from hfx.repository import recover
-from hfx.repository.publish import stagings
 from tests.rigs.checkpoints import generator_checkpoints, outliers
 from tests.rigs.checkpoints.published import export_checkpoint
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.killing import EXPORT, Killer
 from tests.rigs.machine.processors import HAS_NATIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_texts")]
@@ -158,41 +156,25 @@ def test_the_same_export_again_searches_for_nothing(
     assert stream and all(again.files[name] == first.files[name] for name in stream)
 
 
-# Imports come before the forks: they take longer than an export of a tiny model.
-EXPORT = """
-from contextlib import nullcontext
-from pathlib import Path
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export, make_plan
-from hfx.exporter.source import open_checkpoint
+EXPORT_GENERATOR = f"""
 from hfx.exporter.generation import gate, mixed, prompts
 import transformers.models.gpt2.modeling_gpt2
 
 prompts.EFFORTS = prompts.EFFORTS[1:]  # as in few_texts
 
-def kill(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def work(arm, checkpoint, repository, function):
-    setattr(gate.Gate if function == "attempt" else mixed, function, kill)
-    options = ExportOptions(name="m", precision="int8", device="cpu", repository=Path(repository),
-                            cpu_runtime="onnxruntime")
-    export(make_plan(open_checkpoint(checkpoint), options), lambda title: nullcontext())
-"""
+def owner(function):
+    return gate.Gate if function == "attempt" else mixed
+{EXPORT}"""
 
 
 @pytest.fixture(scope="module")
 def exporter() -> Iterator[Killer]:
     """A process that exports in forks, each of which is killed within the search."""
-    with Killer(EXPORT) as running:
+    with Killer(EXPORT_GENERATOR) as running:
         yield running
 
 
 @pytest.mark.parametrize("function", ["rank_linears", "attempt", "_speedup"])
 def test_a_kill_within_the_search_publishes_nothing(function: str, exporter: Killer, tmp_path: Path) -> None:
     outliers.one_bad_linear(tmp_path / "checkpoint", 1)
-    (tmp_path / "repository").mkdir()
-    assert exporter.run(0, str(tmp_path / "checkpoint"), str(tmp_path / "repository"), function) is None
-    recover(tmp_path / "repository")
-    assert not stagings(tmp_path / "repository")
-    assert not [each for each in (tmp_path / "repository").iterdir() if not each.name.startswith(".")]
+    assert exporter.leaves_nothing(tmp_path, function)

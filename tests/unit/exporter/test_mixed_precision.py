@@ -23,11 +23,9 @@ from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest, read_manifest
-from hfx.repository import recover
-from hfx.repository.publish import stagings
 from tests.rigs.checkpoints import outliers, tiny_checkpoints
 from tests.rigs.checkpoints.published import export_checkpoint
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.killing import EXPORT, Killer
 from tests.rigs.machine.processors import HAS_NATIVE
 from tests.unit.exporter.test_encoder_linears import kinds
 
@@ -210,43 +208,27 @@ def label_of(folder: Path, text: str) -> str:
     return str(pipeline("text-classification", model=str(folder / "checkpoint"), device="cpu")(text)[0]["label"])
 
 
-# Imports come before the forks: they take longer than an export of a tiny model.
-EXPORT = """
-from contextlib import nullcontext
-from pathlib import Path
+EXPORT_ENCODER = f"""
 import hfx.exporter.runtime
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export, make_plan
-from hfx.exporter.source import open_checkpoint
 from hfx.exporter.encoder import mixed, one_hop
 import transformers.models.distilbert.modeling_distilbert
 
 one_hop.GENERATED = 200  # as tests/conftest.py has it
 hfx.exporter.runtime.SETTLED_SECONDS = 0.0
 
-def kill(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def work(arm, checkpoint, repository, function):
-    setattr(mixed, function, kill)
-    options = ExportOptions(name="m", precision="int8", device="cpu", repository=Path(repository),
-                            cpu_runtime="onnxruntime")
-    export(make_plan(open_checkpoint(checkpoint), options), lambda title: nullcontext())
-"""
+def owner(function):
+    return mixed
+{EXPORT}"""
 
 
 @pytest.fixture(scope="module")
 def exporter() -> Iterator[Killer]:
     """A process that exports in forks, each of which is killed within the search."""
-    with Killer(EXPORT) as running:
+    with Killer(EXPORT_ENCODER) as running:
         yield running
 
 
 @pytest.mark.parametrize("function", ["rank", "_gated", "_speedup"])
 def test_a_kill_within_the_search_publishes_nothing(function: str, exporter: Killer, tmp_path: Path) -> None:
     outliers.one_bad_product(tmp_path / "checkpoint", 1)
-    (tmp_path / "repository").mkdir()
-    assert exporter.run(0, str(tmp_path / "checkpoint"), str(tmp_path / "repository"), function) is None
-    recover(tmp_path / "repository")
-    assert not stagings(tmp_path / "repository")
-    assert not [each for each in (tmp_path / "repository").iterdir() if not each.name.startswith(".")]
+    assert exporter.leaves_nothing(tmp_path, function)

@@ -20,6 +20,7 @@ from hfx.native import library
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
+from hfx.python_backends.errors import ProviderMissing
 from tests import zoo
 from tests.rigs.machine.huge_pages import AVAILABLE, copied
 from tests.rigs.machine.processors import HAS_NATIVE
@@ -98,6 +99,9 @@ def test_weights_stay_in_the_file_that_servers_share_if_the_user_wants_it(
             assert bool(copied()) == (AVAILABLE and wanted == "1")
             found.append(answers(engine, requests, len(requests)))
     assert found[0] == found[1]
+    monkeypatch.setenv("HFX_HUGE_PAGES", "no")
+    with pytest.raises(ProviderMissing, match="HFX_HUGE_PAGES is 'no'"):
+        Engine.open(folder, slots=1)
 
 
 def test_a_model_of_an_earlier_version_has_one_decoder_for_both_runtimes(
