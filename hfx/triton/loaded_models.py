@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ from hfx.triton import process
 from hfx.triton.liveness import Death, call, model_of
 from hfx.triton.models import answers_later, is_ensemble, may_hang, select_models
 from hfx.triton.reload import Served, Unsettled, manifest_text
-from hfx.triton.residency import MB, Residency
+from hfx.triton.residency import MB, POLL_SECONDS, UNLOAD_SECONDS, Residency
 
 
 class Instances:
@@ -80,6 +81,12 @@ class Instances:
     def restore(self, forgotten: Mapping[str, int]) -> None:
         """Watch the processes again that `forget` returned."""
         self._serving |= forgotten
+
+    def wait_for_end(self, pids: Collection[int]) -> None:
+        """Return when `pids` have ended: a moment after their model is unloaded, or after UNLOAD_SECONDS."""
+        deadline = time.monotonic() + UNLOAD_SECONDS
+        while time.monotonic() < deadline and any(self._runs(pid) for pid in pids):
+            time.sleep(POLL_SECONDS)
 
     def note(self, models: Collection[str], before: Collection[int]) -> None:
         """Watch the latest process of each instance of `models`.
@@ -283,8 +290,9 @@ class LoadedModels:
         """Free the memory of `name`. The model is still served, as it is loaded again on demand."""
         with self.changing():
             if name in self.residency.names() and name not in self.residency.unloaded:
-                self._instances.forget(self.residency.own_folders(name))
+                processes = self._instances.forget(self.residency.own_folders(name))
                 self.residency.unload(name)
+                self._instances.wait_for_end(processes.values())
 
     def load_in_turn(
         self, budget: int, progress: Callable[[str], None], leave_out: Callable[[str, ServerError], None]

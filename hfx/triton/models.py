@@ -1,7 +1,7 @@
 """The models that are served: their selection, the check that they are as published, and a private copy of them.
 
 A server gets its own copy of the files, but only links to large files on read-only file systems. There are two reasons:
-Triton's Python stubs write __pycache__ beside the model files, while a published repository must stay as it was hashed;
+Triton's Python stubs write bytecode beside the model files, while a published repository must stay as it was hashed;
 and neither a re-export nor a program that writes to the published files may change a running server.
 """
 
@@ -33,7 +33,7 @@ MOST_SETTLING_SECONDS = 60.0
 GPU_DEVICES = ("nvidia[0-9]*", "dxg")  # dxg: WSL
 KIND_GPU, KIND_CPU = 1, 2  # values in ModelInstanceGroup
 REPUBLISH = "Export it again with --force, or serve the others with --models."
-SKIPPED = {"__pycache__"}
+BYTECODE = "__pycache__"
 Result = TypeVar("Result")
 
 # Checks of published models; `names` limits them to some models.
@@ -185,7 +185,7 @@ def copy_models(repository: Path, names: Iterable[str], target: Path) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    entries = sorted(Path(entry.path) for entry in os.scandir(source) if entry.name not in SKIPPED)
+    entries = sorted(Path(entry.path) for entry in os.scandir(source) if entry.name != BYTECODE)
     files = [_regular(entry) for entry in entries if not _is_folder(entry)]
     has_python = any(file.suffix == ".py" for file in files)
     if any(map(_is_linked, files)) and not any(map(_is_folder, entries)) and not has_python:
@@ -201,6 +201,10 @@ def _copy_folder(source: Path, target: Path) -> None:
             (target / entry.name).symlink_to(entry.resolve())
         else:
             _copy_file(entry, target / entry.name)
+    if has_python:
+        # A file of this name keeps Python from writing bytecode. Its folder would make the model look changed, and
+        # Triton would load it a second time when it loads an ensemble with this step.
+        (target / BYTECODE).touch()
 
 
 def _is_linked(file: Path) -> bool:

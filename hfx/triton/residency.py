@@ -107,7 +107,7 @@ class Residency:
         self._connections.clear()
 
     def unload(self, name: str) -> None:
-        """Unload `name`, and return when its memory is free, or after UNLOAD_SECONDS if it still has requests."""
+        """Unload `name`, and return when Triton has, or after UNLOAD_SECONDS if it still has requests."""
         folders = self.own_folders(name)
         self.unloaded.add(name)
         self.version += 1

@@ -377,10 +377,13 @@ def test_a_load_that_a_kill_interrupts_is_repeated(killed: ServeProcess, flags: 
 def test_a_step_shared_by_two_ensembles_stays_loaded_for_the_other(tmp_path: Path) -> None:
     """The budget is smaller than a model that is not served."""
     repository = heavy(write_toy(tmp_path / "repository"), "giant")
+    with (repository / "giant/1/weights").open("wb") as file:
+        file.truncate(1_000_000_000)
     write_model(repository, "twin", ensemble("toy_tokenize"))
-    with started(repository, private=True, budget=50_000_000, models=["toy", "twin"]) as server:
+    with started(repository, private=True, budget=200_000_000, models=["toy", "twin"]) as server:
         loaded = server.loaded
         assert loaded.served() == loaded.residency.names() == ["toy", "twin"]
+        assert server.log.read_text().count("successfully loaded 'toy_tokenize'") == 1
         loaded.release("toy")
         assert loaded.residency.loaded_folders() == {"twin", "toy_tokenize"} == set(server.statistics())
         loaded.release("twin")
