@@ -117,5 +117,6 @@ inline void fill_common(ort::Operator &op) {
 Status *add_attention_operators(ort::Domain *domain);
 Status *add_self_attention(ort::Domain *domain);
 Status *add_float_operators(ort::Domain *domain);
+Status *add_adapter_operators(ort::Domain *domain);
 
 }  // namespace hfx

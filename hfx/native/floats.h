@@ -37,6 +37,20 @@ struct Panels {
     float *out;
 };
 
+constexpr int MOST_LOW_RANK_ROWS = 12;
+constexpr long MOST_LOW_RANK = 256;
+
+// y = activation((base + residual) + (x @ a^T) @ b) of `rows` rows. Each number of x @ a^T is a sum over the inputs in 16
+// lanes, and each of the product with b a sum from the first rank to the last. Without ranks nothing is added.
+struct LowRank {
+    const float *x, *a, *b;         // [rows][depth], [rank][depth] and [rank][width]
+    const float *base, *residual;   // [rows][width], in rows of `stride` numbers, as y; the residual may be null
+    float *y;
+    long depth, rank, width, stride;
+    int rows;
+    Activation activation;
+};
+
 struct FloatKernels {
     void (*attend)(const Attention &);
     // Converts `count` numbers to float16, rounded to nearest even; numbers beyond its range are clamped to it.
@@ -54,6 +68,7 @@ struct FloatKernels {
     long (*best_allowed)(const float *scores, const uint8_t *allowed, long count);
     // Sets the scores whose bit is not set to minus infinity.
     void (*forbid)(float *scores, const uint8_t *allowed, long count);
+    void (*low_rank)(const LowRank &);
 };
 extern const FloatKernels FLOATS_AVX, FLOATS_AVX512;
 

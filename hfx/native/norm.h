@@ -5,6 +5,7 @@
 #pragma once
 #include "attend_many.h"
 #include "floats.h"
+#include "low_rank.h"
 #include "masked.h"
 #include <xmmintrin.h>
 
@@ -23,12 +24,6 @@ template <typename Each> inline void each_vector(const float *x, long width, Eac
     for (int i = 0; at < width; at += WIDTH, i++)
         each(width - at < WIDTH ? load_some(x + at, int(width - at)) : load<Floats>(x + at), at, i);
 }
-
-inline void store_part(float *to, Floats value, long left) {
-    if (left >= WIDTH) store(to, value);
-    else store_some(to, value, int(left));
-}
-inline Floats load_part(const float *from, long left) { return left >= WIDTH ? load<Floats>(from) : load_some(from, int(left)); }
 
 // `v` with zeros behind its first `left` numbers.
 inline Floats only(Floats v, long left) {
@@ -188,7 +183,7 @@ void log_softmax(const float *x, long width, float *y) {
     each_vector(x, width, [&](Floats v, long at, int) { store_part(y + at, v - peak - shift, width - at); });
 }
 
-constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, panels, activate_dots, weighted_sum, log_softmax, best_allowed, forbid};
+constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, panels, activate_dots, weighted_sum, log_softmax, best_allowed, forbid, low_rank};
 
 }  // namespace
 }  // namespace hfx

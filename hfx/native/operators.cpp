@@ -477,6 +477,7 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
         HFX_TRY(add_attention_operators(whole));
         HFX_TRY(add_self_attention(whole));
         HFX_TRY(add_float_operators(whole));
+        HFX_TRY(add_adapter_operators(whole));
         domain = whole;  // only now: after a failure, the next session must not get a part of the operators
     }
     return api->add_domain(options, domain);

@@ -39,6 +39,13 @@ inline Floats load_some(const float *from, int count) {
 inline void store_some(float *to, Floats value, int count) { memcpy(to, &value, size_t(count) * sizeof(float)); }
 #endif
 
+// Load or store the vector of which `left` numbers are left in a row; more than 16 may be left.
+inline void store_part(float *to, Floats value, long left) {
+    if (left >= WIDTH) store(to, value);
+    else store_some(to, value, int(left));
+}
+inline Floats load_part(const float *from, long left) { return left >= WIDTH ? load<Floats>(from) : load_some(from, int(left)); }
+
 // The sums of 6 rows x 64 columns take 24 of AVX-512's 32 registers; 3 rows x 32 columns take 12 of AVX2's 16.
 #ifdef __AVX512F__
 constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;

@@ -9,8 +9,9 @@ int8 quantizes each row of the activations by its own peak, so that a row's resu
 batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch. int4 quantizes each block of inputs
 that share a scale of the weights, as onnxruntime's MatMulNBits does, which is its definition.
 
-The last input of a linear and of a SelfAttention is optional: `last`, [texts] int32, the last token of each text. The
-library computes nothing for the padding behind that token, and writes zeros; the definitions don't read `last`.
+The last input of a linear, of a LowRank and of a SelfAttention is optional: `last`, [texts] int32, the last token of
+each text. The library computes nothing for the padding behind that token, and writes zeros; the definitions don't read
+`last`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 import onnx
 import onnx.parser
 
+from hfx.exporter.graph.adapter_definitions import adapter_definitions
 from hfx.exporter.graph.attention_definitions import ATTENTION
 from hfx.exporter.graph.blocks import Activation
 
@@ -209,6 +211,7 @@ FLOATS |= {
     )
     for suffix, formula in ACTIVATIONS.items()
 }
+ADAPTERS = adapter_definitions(ACTIVATIONS)
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,7 @@ PRODUCTS = {
 
 def function(op: str, opset: int = OPSET) -> onnx.FunctionProto:
     """Return the definition of an operator of hfx/native in ONNX Runtime's own operators, for a model with `opset`."""
-    written = FLOATS | ATTENTION
+    written = FLOATS | ATTENTION | ADAPTERS
     text = op + written[op] if op in written else _linear(op, PRODUCTS[op[:4]], op[4:])
     return onnx.parser.parse_function(f"{HEADER(opset=opset)}\n{text}")
 

@@ -1,0 +1,271 @@
+// The operators for adapters on a shared backbone: LowRank adds an adapter's product of a low rank to a product of the
+// backbone, and AdapterLinear is a linear whose weights are an adapter's own, such as a head.
+//
+// Each row of a batch names its adapter by a slot of the pool, which has the numbers of all adapters, [slots, stride].
+// A row's result is the same, to the bit, beside any other rows. Adapters, ranks and the pool are read at each run. If
+// another thread overwrites a rank by an invalid number during a run, the run computes with rank 0.
+#include "floats.h"
+#include "context.h"
+#include <stdlib.h>
+#include <string.h>
+
+namespace hfx {
+namespace {
+
+enum class Kind { low_rank, linear };
+
+struct Form : ort::Operator {
+    const char *title;
+    Kind kind;
+    bool residual;
+    Activation activation;
+
+    // The indices of inputs. Behind them are the pool and, for a product of a low rank, the last tokens of texts.
+    size_t adapter() const { return kind == Kind::linear ? 1 : residual ? 3 : 2; }
+    size_t pool() const { return adapter() + 1; }
+    size_t last() const { return kind == Kind::linear ? 0 : pool() + 1; }
+};
+
+constexpr int MOST_PARTS = 3;
+constexpr long HEADER = 16;  // numbers before the weights of a part, of which the first is the adapter's rank
+
+// Columns of a product that have weights of their own.
+struct Part {
+    int64_t columns, room;  // `room` is the greatest rank of an adapter, and 0 if the part has no adapters
+    long place;             // of the header in a slot
+
+    long size(long inputs) const { return room ? HEADER + room * (inputs + columns) : 0; }
+};
+
+struct Node {
+    const Form *form;
+    int64_t inputs, outputs, offset;
+    Part parts[MOST_PARTS];  // of a product of a low rank
+    long end;                // of the node's numbers in a slot
+};
+
+// ---- creating a node
+
+// Limits far beyond any model, within which no size overflows.
+constexpr int64_t MOST_NUMBERS = 1l << 28, MOST_OFFSET = 1l << 48;
+
+Status *read_size(const ort::KernelInfo *info, const char *name, int64_t least, int64_t most, int64_t &out) {
+    HFX_TRY(api->attribute(info, name, &out));
+    return least <= out && out <= most ? nullptr : invalid("hfx: an attribute of an adapter's product is out of range");
+}
+
+Status *read_parts(const ort::KernelInfo *info, Node &node) {
+    constexpr const char *COLUMN_NAMES[] = {"columns0", "columns1", "columns2"}, *RANK_NAMES[] = {"rank0", "rank1", "rank2"};
+    for (int i = 0; i < MOST_PARTS; i++) {
+        Part &part = node.parts[i];
+        HFX_TRY(read_size(info, COLUMN_NAMES[i], 0, MOST_NUMBERS, part.columns));
+        HFX_TRY(read_size(info, RANK_NAMES[i], 0, part.columns ? MOST_LOW_RANK : 0, part.room));
+        part.place = node.end;
+        node.end += part.size(node.inputs), node.outputs += part.columns;
+    }
+    return nullptr;
+}
+
+Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info, void **out) {
+    Node made = {};
+    made.form = static_cast<const Form *>(op);
+    HFX_TRY(read_size(info, "in_features", 1, MOST_NUMBERS, made.inputs));
+    HFX_TRY(read_size(info, "offset", 0, MOST_OFFSET, made.offset));
+    made.end = made.offset;
+    if (made.form->kind == Kind::low_rank) {
+        HFX_TRY(read_parts(info, made));
+    } else {
+        HFX_TRY(read_size(info, "out_features", 1, MOST_NUMBERS, made.outputs));
+        made.end += made.outputs * (made.inputs + 1);
+    }
+    Node *node = static_cast<Node *>(malloc(sizeof(Node)));
+    if (!node) return api->fail(ort::FAIL, "hfx: out of memory");
+    *node = made;
+    *out = node;
+    return nullptr;
+}
+
+// ---- running a node
+
+inline long smaller(long a, long b) { return a < b ? a : b; }
+
+// The rank in a header, or -1 if the number there is no rank.
+long rank_at(const float *header, long room) {
+    const float rank = header[0];
+    if (!(rank >= 0 && rank <= float(room))) return -1;
+    return float(long(rank)) == rank ? long(rank) : -1;
+}
+
+struct Run {
+    const Node *node;
+    const float *x, *base, *residual, *pool;
+    float *y;
+    const int32_t *adapters, *last;  // `last` may be null
+    long rows, tokens, stride;       // rows of x in all and of each text, and numbers of a slot
+    bool shared;                     // whether all texts have the first adapter
+    long rows_a_task, columns;       // columns: the tasks of the same rows
+
+    int32_t adapter(long row) const { return adapters[shared ? 0 : row / tokens]; }
+    bool padding(long row) const { return last && row % tokens > last[row / tokens]; }
+    const float *slot(long row) const { return pool + adapter(row) * stride; }
+    // The number of rows from `row` on, up to before `end`, with the same adapter, and all tokens or all padding.
+    long alike(long row, long end) const {
+        long at = row + 1;
+        while (at < end && adapter(at) == adapter(row) && padding(at) == padding(row)) at++;
+        return at - row;
+    }
+};
+
+void run_low_rank(void *data, size_t task) {
+    const Run &run = *static_cast<Run *>(data);
+    const Node &node = *run.node;
+    const long first = long(task) * run.rows_a_task, end = smaller(first + run.rows_a_task, run.rows);
+    for (long row = first, count; row < end; row += count) {
+        count = run.alike(row, smaller(end, row + MOST_LOW_RANK_ROWS));
+        if (run.padding(row)) {
+            memset(run.y + row * node.outputs, 0, size_t(count * node.outputs) * sizeof(float));
+            continue;
+        }
+        const float *slot = run.slot(row);
+        long place = row * node.outputs;
+        for (const Part &part : node.parts) {
+            const float *header = slot + part.place;
+            const long known = part.room ? rank_at(header, part.room) : 0, rank = known < 0 ? 0 : known;
+            const float *a = header + HEADER, *b = a + part.room * node.inputs, *residual = run.residual ? run.residual + place : nullptr;
+            chosen->floats->low_rank({run.x + row * node.inputs, a, b, run.base + place, residual, run.y + place, node.inputs, rank, part.columns, node.outputs,
+                                      int(count), node.form->activation});
+            place += part.columns;
+        }
+    }
+}
+
+void run_linear(void *data, size_t task) {
+    const Run &run = *static_cast<Run *>(data);
+    const Node &node = *run.node;
+    const long first = long(task) / run.columns * run.rows_a_task, end = smaller(first + run.rows_a_task, run.rows);
+    const long column = long(task) % run.columns * MOST_DOTS, outputs = smaller(node.outputs - column, MOST_DOTS);
+    float sums[MOST_DOT_ROWS * MOST_DOTS] = {};
+    for (long row = first, count; row < end; row += count) {
+        count = run.alike(row, smaller(end, row + MOST_DOT_ROWS));
+        const float *weight = run.slot(row) + node.offset, *bias = weight + node.outputs * node.inputs;
+        chosen->floats->dots({run.x + row * node.inputs, weight + column * node.inputs, node.inputs, node.inputs, int(count), int(outputs), sums});
+        for (long i = 0; i < count; i++) {
+            float *sum = sums + i * MOST_DOTS;
+            for (long j = 0; j < outputs; j++) sum[j] += bias[column + j];
+            chosen->floats->activate_dots(node.form->activation, sum);
+            memcpy(run.y + (row + i) * node.outputs + column, sum, size_t(outputs) * sizeof(float));
+        }
+    }
+}
+
+bool same(const Shape &a, const Shape &b) { return a.rank == b.rank && !memcmp(a.sizes, b.sizes, a.rank * sizeof(int64_t)); }
+
+Status *read_adapters(ort::KernelContext *context, const Shape &x, Run &run) {
+    const Node &node = *run.node;
+    Tensor adapter, pool;
+    HFX_TRY(read_input(context, node.form->adapter(), adapter));
+    HFX_TRY(read_input(context, node.form->pool(), pool));
+    if (adapter.shape.rank != 1 || (adapter.shape.sizes[0] != 1 && adapter.shape.sizes[0] != x.sizes[0]))
+        return invalid("hfx: there must be an adapter for each row, or one for all rows");
+    if (pool.shape.rank != 2 || node.end > pool.shape.sizes[1]) return invalid("hfx: the adapters' weights must be [slots, stride], with room for this product");
+    run.adapters = adapter.as<int32_t>(), run.shared = adapter.shape.sizes[0] == 1;
+    run.pool = pool.as<float>(), run.stride = pool.shape.sizes[1];
+    for (long i = 0; i < adapter.shape.sizes[0]; i++) {
+        const int32_t id = run.adapters[i];
+        if (id < 0 || id >= pool.shape.sizes[0]) return invalid("hfx: the adapter of a row is beyond the slots");
+        for (const Part &part : node.parts)
+            if (part.room && rank_at(run.pool + id * run.stride + part.place, part.room) < 0) return invalid("hfx: the rank of an adapter must be a whole number within its room");
+    }
+    return nullptr;
+}
+
+// Reads what a product of a low rank is added to, and the last tokens of texts.
+Status *read_base(ort::KernelContext *context, const Shape &x, Run &run) {
+    const Form &form = *run.node->form;
+    Tensor base, residual, last;
+    Shape y = x;
+    y.sizes[y.rank - 1] = run.node->outputs;
+    HFX_TRY(read_input(context, 1, base));
+    if (!same(base.shape, y)) return invalid("hfx: the base doesn't fit the rows and the columns");
+    run.base = base.as<float>();
+    if (form.residual) {
+        HFX_TRY(read_input(context, 2, residual));
+        if (!same(residual.shape, y)) return invalid("hfx: the residual doesn't fit the product");
+        run.residual = residual.as<float>();
+    }
+    HFX_TRY(read_optional_input(context, form.last(), last));
+    if (!last.data) return nullptr;
+    if (x.rank != 3 || last.shape.elements() != x.sizes[0]) return invalid("hfx: there must be a last token for each text");
+    run.last = last.as<int32_t>();
+    for (long text = 0; text < x.sizes[0]; text++)
+        if (run.last[text] < 0 || run.last[text] >= run.tokens) return invalid("hfx: a last token is beyond its text");
+    return nullptr;
+}
+
+constexpr long ALONE = 32768;  // numbers that are read and written; up to this many, threads cost more than they save
+constexpr long LOW_RANK_ROWS_A_TASK = 2 * MOST_LOW_RANK_ROWS, DOT_ROWS_A_TASK = 32;
+
+Status *compute(void *data, ort::KernelContext *context) {
+    const Node &node = *static_cast<Node *>(data);
+    const bool linear = node.form->kind == Kind::linear;
+    Tensor x;
+    HFX_TRY(read_input(context, 0, x));
+    if (x.shape.rank < 2 || x.shape.last() != node.inputs) return invalid("hfx: the rows don't fit the weights");
+    Run run = {};
+    run.node = &node, run.x = x.as<float>(), run.rows = x.shape.rows(), run.tokens = x.shape.sizes[0] ? run.rows / x.shape.sizes[0] : 0;
+    HFX_TRY(read_adapters(context, x.shape, run));
+    if (!linear) HFX_TRY(read_base(context, x.shape, run));
+    HFX_TRY(make_output(context, 0, x.shape, node.outputs, reinterpret_cast<void **>(&run.y)));
+    run.rows_a_task = linear ? DOT_ROWS_A_TASK : LOW_RANK_ROWS_A_TASK;
+    run.columns = linear ? (node.outputs + MOST_DOTS - 1) / MOST_DOTS : 1;
+    const long tasks = (run.rows + run.rows_a_task - 1) / run.rows_a_task * run.columns;
+    const auto work = linear ? run_linear : run_low_rank;
+    const long numbers = run.rows * (linear ? node.inputs * run.columns : node.inputs + node.outputs);
+    if (tasks > 1 && numbers > ALONE) return api->parallel(context, work, size_t(tasks), &run);
+    for (long task = 0; task < tasks; task++) work(&run, size_t(task));
+    return nullptr;
+}
+
+// ---- the functions of an operator that ONNX Runtime calls
+
+const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
+const char *name(const ort::Operator *op) { return form(op).title; }
+size_t input_count(const ort::Operator *op) { return form(op).pool() + (form(op).last() ? 2 : 1); }
+int input_type(const ort::Operator *op, size_t index) { return index == form(op).adapter() || (index && index == form(op).last()) ? ort::INT32 : ort::FLOAT; }
+int input_characteristic(const ort::Operator *op, size_t index) { return index && index == form(op).last() ? ort::OPTIONAL : ort::REQUIRED; }
+size_t output_count(const ort::Operator *) { return 1; }
+int output_type(const ort::Operator *, size_t) { return ort::FLOAT; }
+
+Form forms[] = {
+    {{}, "LowRank", Kind::low_rank, false, Activation::none},
+    {{}, "LowRankAdd", Kind::low_rank, true, Activation::none},
+    {{}, "LowRankRelu", Kind::low_rank, false, Activation::relu},
+    {{}, "LowRankGelu", Kind::low_rank, false, Activation::gelu},
+    {{}, "LowRankGeluTanh", Kind::low_rank, false, Activation::gelu_tanh},
+    {{}, "LowRankQuickGelu", Kind::low_rank, false, Activation::quick_gelu},
+    {{}, "LowRankSilu", Kind::low_rank, false, Activation::silu},
+    {{}, "LowRankTanh", Kind::low_rank, false, Activation::tanh},
+    {{}, "AdapterLinear", Kind::linear, false, Activation::none},
+    {{}, "AdapterLinearRelu", Kind::linear, false, Activation::relu},
+    {{}, "AdapterLinearGelu", Kind::linear, false, Activation::gelu},
+    {{}, "AdapterLinearGeluTanh", Kind::linear, false, Activation::gelu_tanh},
+    {{}, "AdapterLinearQuickGelu", Kind::linear, false, Activation::quick_gelu},
+    {{}, "AdapterLinearSilu", Kind::linear, false, Activation::silu},
+    {{}, "AdapterLinearTanh", Kind::linear, false, Activation::tanh},
+};
+
+}  // namespace
+
+Status *add_adapter_operators(ort::Domain *domain) {
+    for (Form &op : forms) {
+        fill_common(op);
+        op.name = name;
+        op.input_type = input_type, op.input_count = input_count, op.input_characteristic = input_characteristic;
+        op.output_type = output_type, op.output_count = output_count;
+        op.create = create, op.compute = compute, op.destroy = free;
+        HFX_TRY(api->add_operator(domain, &op));
+    }
+    return nullptr;
+}
+
+}  // namespace hfx
