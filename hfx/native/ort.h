@@ -81,12 +81,17 @@ struct Api {
     Status *entry(SessionOptions *options, const char *key, const char *value) const { return call<130, Status *>(options, key, value); }
     Status *input_count(const Session *session, size_t *out) const { return call<30, Status *>(session, out); }
     Status *output_count(const Session *session, size_t *out) const { return call<31, Status *>(session, out); }
+    Status *initializer_count(const Session *session, size_t *out) const { return call<32, Status *>(session, out); }
+    Status *initializer_type(const Session *session, size_t index, TypeInfo **out) const { return call<35, Status *>(session, index, out); }
+    Status *initializer_name(const Session *session, size_t index, Allocator *from, char **out) const { return call<38, Status *>(session, index, from, out); }
     Status *input_type(const Session *session, size_t index, TypeInfo **out) const { return call<33, Status *>(session, index, out); }
     Status *output_type(const Session *session, size_t index, TypeInfo **out) const { return call<34, Status *>(session, index, out); }
     Status *input_name(const Session *session, size_t index, Allocator *from, char **out) const { return call<36, Status *>(session, index, from, out); }
     Status *output_name(const Session *session, size_t index, Allocator *from, char **out) const { return call<37, Status *>(session, index, from, out); }
     Status *tensor_info(const TypeInfo *type, const TensorInfo **out) const { return call<55, Status *>(type, out); }
     Status *element_type(const TensorInfo *info, int *out) const { return call<60, Status *>(info, out); }
+    Status *rank(const TensorInfo *info, size_t *out) const { return call<61, Status *>(info, out); }
+    Status *sizes(const TensorInfo *info, int64_t *out, size_t rank) const { return call<62, Status *>(info, out, rank); }
     Status *default_allocator(Allocator **out) const { return call<78, Status *>(out); }
     Status *tensor(const MemoryInfo *memory, void *data, size_t bytes, const int64_t *shape, size_t rank, int type, Value **out) const {
         return call<49, Status *>(memory, data, bytes, shape, rank, type, out);

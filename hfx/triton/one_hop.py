@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from hfx.names import COMPILED_TOKENIZER, MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX, TOKENIZE_SUFFIX
 from hfx.native.build import LIBRARY
-from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256
+from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256, SHARED_NET
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import CONFIG, config_path, render_message
 from hfx.triton.installation import ONNXRUNTIME
@@ -33,11 +36,14 @@ def runtime_library(package: Path) -> Path | None:
     return next(iter(sorted((package / "capi").glob("libonnxruntime.so.*"))), None)
 
 
-def prepare_encoders(repository: Path, backend: str | None, native: bool) -> dict[str, str]:
+def prepare_encoders(
+    repository: Path, backend: str | None, native: bool, served: Path | None = None
+) -> dict[str, str]:
     """Convert each encoder in `repository` to the model or models that are served on this machine.
 
     With `native`, an encoder becomes one model if possible. The nets of other encoders run in `backend`, which is hfx's
-    onnxruntime backend in Python, if it is given. Returns the reasons, by name, why encoders keep their steps in spite
+    onnxruntime backend in Python, if it is given. `served` is the repository of a running server that the models are
+    added to. Returns the reasons, by name, why encoders keep their steps in spite
     of `native`.
     """
     kept = dict[str, str]()
@@ -49,7 +55,7 @@ def prepare_encoders(repository: Path, backend: str | None, native: bool) -> dic
             continue
         reason = why_not(repository, folder.name) if runtime else f"the library of {ONNXRUNTIME} was not found"
         if not reason:
-            merge(repository, folder.name, str(runtime))
+            merge(repository, folder.name, str(runtime), served)
             continue
         if native:
             kept[folder.name] = reason
@@ -92,19 +98,21 @@ def _needs_python(folder: Path) -> str:
     return ""
 
 
-def merge(repository: Path, name: str, runtime: str) -> None:
+def merge(repository: Path, name: str, runtime: str, served: Path | None = None) -> None:
     """Merge the members of NAME into one model, and move their files to it.
 
     `runtime` is the path of ONNX Runtime's library, absolute or relative to the version folder of NAME.
+    `served` is the repository of a running server that the model is added to, if there is one.
     """
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     folder, version = repository / name, repository / name / "1"
     library = tokenize / "1" / LIBRARY
     # Triton keeps a library under its path for as long as it runs, so a different library needs a different name.
     backend = f"hfx_{hashlib.sha256(library.read_bytes()).hexdigest()[:12]}"
+    own = version / f"libtriton_{backend}.so"
     moves = {
         tokenize / "1" / COMPILED_TOKENIZER: version / COMPILED_TOKENIZER,
-        library: version / f"libtriton_{backend}.so",
+        library: own,
         tokenize / "1" / "settings.json": version / "settings.json",
         tokenize / "warmup": folder / "warmup",
         last / "1" / "settings.json": version / "answer.json",
@@ -116,9 +124,28 @@ def merge(repository: Path, name: str, runtime: str) -> None:
     for source, target in moves.items():
         if source.exists():
             source.rename(target)
+    if SHARED_NET in config.parameters:
+        _link_library(own, (repository, *([served] if served else [])))
     for member in (tokenize, net, last):
         shutil.rmtree(member, ignore_errors=True)
     _write(folder / CONFIG, config, "hfx, of the steps of an ensemble")
+
+
+def _link_library(own: Path, repositories: Iterable[Path]) -> None:
+    """Replace the backend's library `own` by a link to the same library of another model, if there is one.
+
+    The system takes two files for two libraries, and each would have its own nets.
+    """
+    others = (each for folder in repositories for each in folder.glob(f"*/1/{own.name}") if each != own)
+    if not (other := next(others, None)):
+        return
+    link = own.with_suffix(".link")
+    with suppress(OSError):
+        if other.is_symlink():
+            link.symlink_to(other.resolve())
+        else:
+            os.link(other, link)
+        link.replace(own)
 
 
 def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:

@@ -147,7 +147,7 @@ class Served:
         before = self.members(name)
         try:
             copied = _copy(source, name, incoming)
-            prepare_encoders(incoming, self.backend, self.native)
+            prepare_encoders(incoming, self.backend, self.native, self.repository)
             folders = [folder for folder in copied if (incoming / folder).is_dir()]
             publication = secrets.token_hex(8)
             for folder in folders:

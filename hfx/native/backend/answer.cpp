@@ -76,7 +76,7 @@ bool Answer::fits(const Inputs &inputs, const Logits &logits, Text &refusal) con
     if (logits.rows != rows) return refuse(refusal, "the net has answered %zu of %zu rows", logits.rows, rows);
     if (task_ == Task::TEXT_RANKING && !one_a_row("raw_scores", inputs.raw_scores, rows, refusal)) return false;
     if (task_ != Task::ZERO_SHOT_CLASSIFICATION) {
-        size_t expected = task_ == Task::TEXT_RANKING ? 1 : ends_.size() - 1, found = logits.sequences * classes;
+        size_t expected = this->classes(), found = logits.sequences * classes;
         return found == expected || refuse(refusal, "the net has %zu classes, not %zu", found, expected);
     }
     if (inputs.label_count > logits.sequences || inputs.labels.size() != rows * inputs.label_count)

@@ -22,6 +22,9 @@ public:
     // [rows, 1]). Returns false with the reason in `refusal`, which is empty if there is no memory.
     [[nodiscard]] bool answer(const Inputs &inputs, const Logits &logits, Outputs &outputs, Text &refusal) const;
 
+    // The number of the net's logits that are read; 0 for zero-shot-classification, where the settings name them.
+    size_t classes() const { return task_ == Task::TEXT_CLASSIFICATION ? ends_.size() - 1 : task_ == Task::TEXT_RANKING; }
+
 private:
     enum class Activation : uint8_t { SOFTMAX, SIGMOID, NONE };
 

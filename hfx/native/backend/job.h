@@ -6,9 +6,13 @@
 
 namespace hfx {
 
+class Model;
+
 struct Job {
     TRITONBACKEND_Request *request = nullptr;
     TRITONBACKEND_ModelInstance *instance = nullptr;
+    Model *model = nullptr;
+    int32_t slot = -1;  // of the model's weights in the pool; -1: the model has a net of its own
     Job *next = nullptr;  // in a queue or a batch
     Job *next_named = nullptr;  // in NamedJobs
     Span name;             // the request's correlation id, if the front made it

@@ -1,13 +1,14 @@
 #include "model.h"
 #include <errno.h>
 #include <math.h>
-#include "runs.h"
+#include "refusals.h"
 
 namespace hfx {
 namespace {
 
 constexpr const char *ENDED = "The request of this sequence_id was ended.";
 constexpr const char *TRUNCATED = "truncated_tokens";
+constexpr const char *SHARED_NET = "shared_net", *ADAPTER_FILE = "adapter.bin";
 
 // Refuses a request because too much work waits. Always returns false.
 bool overloaded(Job &job) {
@@ -31,39 +32,94 @@ bool seconds(const Json &config, const char *name, double &value, Text &error) {
     return (*digits && !*end && value >= 0 && value < INFINITY) || refuse(error, "parameter %s is no number of seconds", name);
 }
 
+bool is_digest(Span text) {
+    bool is_hexadecimal = text.size == 64;
+    for (size_t at = 0; is_hexadecimal && at < text.size; at++) is_hexadecimal = strchr("0123456789abcdef", text.data[at]) && text.data[at];
+    return is_hexadecimal;
+}
+
+// Leaves the first `classes` logits of each row.
+void narrow(Values &logits, size_t classes) {
+    size_t rows = size_t(logits.shape[0]), width = size_t(logits.shape[1]);
+    for (size_t row = 1; row < rows; row++) memmove(logits.data.data() + row * classes, logits.data.data() + row * width, classes * sizeof(float));
+    logits.data.shorten(rows * classes), logits.shape[1] = int64_t(classes);
+}
+
 }  // namespace
 
+Model::~Model() {
+    if (!shared_) return;
+    if (slot_ >= 0) shared_->pool.free(slot_);
+    SharedNet::release(shared_);
+}
+
 bool Model::open(Span config_text, const char *folder, Text &error) {
-    Document document, settings_json, answer_json;
+    Document document;
     if (const char *wrong = document.parse(config_text)) return refuse(error, "Triton's configuration: %.100s", wrong);
     Json config = document.root();
     if (!can_be_honoured(config, error)) return false;
-    Text path;
-    if (!path_in(folder, {"tokenizer.hfx", 13}, path)) return false;
-    if (const char *wrong = tokenizer_.open(path.data())) return refuse(error, "%.300s: %.100s", path.data(), wrong);
-    if (!read(settings_json, folder, "settings.json", error)) return false;
-    if (const char *wrong = encoder_.open(settings_json.root(), tokenizer_)) return refuse(error, "settings.json: %.200s", wrong);
-    if (encoder_.settings.task != Task::FEATURE_EXTRACTION) {
-        if (!read(answer_json, folder, "answer.json", error)) return false;
-        if (const char *wrong = answer_.open(answer_json.root())) return refuse(error, "answer.json: %.200s", wrong);
-    }
-    return settings(config, error) && inputs(config, error) && outputs(config, error) &&
-           net_.open(config, folder, embedding_.empty() ? "logits" : embedding_.data(), error) &&
-           (net_.has_types() == encoder_.settings.types || refuse(error, "settings.json and the graph differ in token_type_ids"));
+    Span key = parameter(config, SHARED_NET);
+    bool opens = true;
+    if (key.data && !is_digest(key)) return refuse(error, "parameter %s is no SHA-256 in hexadecimal digits", SHARED_NET);
+    if (key.data && !(shared_ = SharedNet::acquire(key, opens))) return false;
+    if (shared_) runner_ = &shared_->runner;
+    if (!open_steps(config, folder, opens, error) || !open_net(config, folder, opens, error)) return false;
+    return runner_->net.has_types() == encoder_.settings.types || refuse(error, "settings.json and the graph differ in token_type_ids");
 }
 
-bool Model::settings(const Json &config, Text &error) {
-    long requests = long(queue_.bound.requests), widest = 0, skips = 0;
+bool Model::open_steps(const Json &config, const char *folder, bool opens, Text &error) {
+    Document settings_json, answer_json;
+    Text path;
+    if (!path_in(folder, {"tokenizer.hfx", 13}, path)) return false;
+    bool again = shared_ && !opens && shared_->tokenizer.has_bytes_of(path.data());
+    Tokenizer &tokenizer = shared_ && (opens || again) ? shared_->tokenizer : tokenizer_;
+    const char *wrong = again ? nullptr : tokenizer.open(path.data());
+    if (wrong) return refuse(error, "%.300s: %.100s", path.data(), wrong);
+    if (!read(settings_json, folder, "settings.json", error)) return false;
+    if ((wrong = encoder_.open(settings_json.root(), tokenizer))) return refuse(error, "settings.json: %.200s", wrong);
+    if (encoder_.settings.task != Task::FEATURE_EXTRACTION) {
+        if (!read(answer_json, folder, "answer.json", error)) return false;
+        if ((wrong = answer_.open(answer_json.root()))) return refuse(error, "answer.json: %.200s", wrong);
+    }
+    return settings(config, opens, error) && inputs(config, error) && outputs(config, error);
+}
+
+bool Model::open_net(const Json &config, const char *folder, bool opens, Text &error) {
+    const char *output = embedding_.empty() ? "logits" : embedding_.data();
+    if (opens && !runner_->net.open(config, folder, output, error)) return false;
+    if (opens) runner_->item_rank = item_rank();
+    if (!runner_->net.makes(output) || runner_->item_rank != item_rank())
+        return refuse(error, "the model and the others of its %s have different tasks", SHARED_NET);
+    return !shared_ || open_adapter(config, folder, opens, error);
+}
+
+// Reads the model's own weights, which are in a file beside the graph, into the pool of the shared net.
+bool Model::open_adapter(const Json &config, const char *folder, bool opens, Text &error) {
+    Span file = parameter(config, "model_file");
+    Text name, path;
+    size_t stride = 0;
+    while (file.size && file.data[file.size - 1] != '/') file.size--;
+    if (!append(name, file) || !append(name, ADAPTER_FILE) || !path_in(folder, {name.data(), name.size()}, path)) return false;
+    if (opens) {
+        if (!runner_->net.use(shared_->pool, stride, error) || (!stride && !count_floats(path.data(), stride, error))) return false;
+        if (!shared_->pool.open(stride, error) || !shared_->start(error)) return false;
+    }
+    return shared_->pool.load(path.data(), slot_, error);
+}
+
+// Reads the settings of the queue and of the net. Those of a shared net are of the model that opens it.
+bool Model::settings(const Json &config, bool opens, Text &error) {
+    Bound bound;
+    long requests = long(bound.requests), widest = 0, skips = 0;
     int64_t batch = 0;
     if (!whole_number(config, "max_queue_size", 0, requests, error) || !whole_number(config, "max_width", 0, widest, error) ||
-        !whole_number(config, "skips_padding", 0, skips, error) || !seconds(config, "max_queue_seconds", queue_.bound.seconds, error))
+        !whole_number(config, "skips_padding", 0, skips, error) || !seconds(config, "max_queue_seconds", bound.seconds, error))
         return false;
     if (!config["max_batch_size"].integer(batch, 1, INT32_MAX)) return refuse(error, "max_batch_size must be at least 1");
     const Array<int32_t> &widths = encoder_.settings.widths;
     if (widest && widths[widths.size() - 1] > widest) return refuse(error, "parameter max_width is below the widths of settings.json");
-    queue_.bound.requests = size_t(requests), queue_.bound.batch = size_t(batch);
-    queue_.bound.tokens = queue_.bound.batch * encoder_.settings.max_length;
-    skips_padding_ = skips;
+    bound.requests = size_t(requests), bound.batch = size_t(batch), bound.tokens = bound.batch * encoder_.settings.max_length;
+    if (opens) runner_->queue.bound = bound, runner_->skips_padding = skips;
     return true;
 }
 
@@ -98,16 +154,16 @@ void Model::execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request
     for (size_t at = 0; at < count; at++) {
         Job *made = make<Job>(), without_memory;
         Job &job = made ? *made : without_memory;
-        job.request = requests[at], job.instance = instance;
+        job.request = requests[at], job.instance = instance, job.model = this, job.slot = slot_;
         if (made ? prepare(job) : job.fail(triton::UNAVAILABLE)) {
-            leads = queue_.add(made) || leads;
+            leads = runner_->queue.add(made) || leads;
         } else {
             if (job.name.size) named_.remove(job);
             respond(job);
             destroy(made);
         }
     }
-    if (leads) lead();
+    if (leads) shared_ ? shared_->wake() : runner_->lead();
 }
 
 // Turns a request into tokens. Returns false if the request is refused or ends another one, or if the queue is full.
@@ -120,14 +176,14 @@ bool Model::prepare(Job &job) {
     TRITONBACKEND_InferenceRequestTimeoutMicroseconds && triton::done(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(job.request, &job.timeout));
     size_t rows = job.inputs.rows, estimated = estimate(job.inputs);
     double timeout = 1e-6 * double(job.timeout);
-    if (!queue_.take(rows, estimated, timeout)) return overloaded(job);
+    if (!runner_->queue.take(rows, estimated, timeout)) return overloaded(job);
     uint64_t began = now();
     bool prepared = read_parameters(options_, job) &&
                     (encoder_.encode(job.inputs, job.tokens, job.reason) || job.fail(triton::INVALID_ARGUMENT));
     job.tokenizing = now() - began;
     job.work = job.tokens.rows * job.tokens.sequences * job.tokens.width;
-    if (!prepared) queue_.leave_out(rows, estimated);
-    return prepared && (queue_.correct(rows, estimated, job.work, timeout) || overloaded(job));
+    if (!prepared) runner_->queue.leave_out(rows, estimated);
+    return prepared && (runner_->queue.correct(rows, estimated, job.work, timeout) || overloaded(job));
 }
 
 // Estimates the number of tokens before texts are tokenized: one token for 4 bytes, as in English.
@@ -140,48 +196,6 @@ size_t Model::estimate(const Inputs &inputs) const {
     return tokens * (inputs.label_count ? inputs.label_count : 1);
 }
 
-void Model::lead() {
-    while (Job *batch = queue_.next()) {
-        size_t large = batch->work > LARGE ? batch->work : 0;
-        run(batch, large);
-        if (large) queue_.finish(large);
-    }
-}
-
-void Model::interlude(void *model) {
-    Model &own = *static_cast<Model *>(model);
-    uint64_t began = now();
-    if (Job *batch = own.queue_.next_small()) own.run(batch, false);
-    own.between_ += now() - began;
-}
-
-void Model::run(Job *batch, bool large) {
-    Array<Job *> jobs;
-    for (Job *job = batch, *next; job; job = next) {
-        next = job->next;
-        if (!jobs.push(job) && !job->fail(triton::UNAVAILABLE)) finish(job);
-    }
-    Interlude between;
-    if (large) between = {interlude, this}, between_ = 0;
-    Runs runs(net_, skips_padding_, encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1, jobs, between);
-    const uint64_t first = now();
-    size_t count = 0, all = 0, work = 0;
-    for (uint64_t began = first, ended = 0; Job **ran = runs.next(count); began = now()) {
-        ended = now();
-        TRITONBACKEND_ModelInstance *instance = ran[0]->instance;
-        size_t rows = 0;
-        for (size_t at = 0; at < count; at++) {
-            Job &job = *ran[at];
-            if (job.code != triton::CANCELLED) job.began = began, job.ended = ended, rows += job.inputs.rows, work += job.work;
-            if (!job.failed() && !answer(job)) job.fail(job.reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
-            finish(&job);
-        }
-        if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
-        all += rows;
-    }
-    queue_.ran(large ? 0 : all, work, now() - first - (large ? between_ : 0));
-}
-
 void Model::finish(Job *job) {
     if (job->name.size) named_.remove(*job);
     respond(*job);
@@ -189,8 +203,10 @@ void Model::finish(Job *job) {
 }
 
 bool Model::answer(Job &job) const {
-    const Values &made = job.made;
+    Values &made = job.made;
     size_t rank = made.shape.size();
+    // A shared net has as many logits as the model with most classes.
+    if (shared_ && embedding_.empty() && rank == 2 && made.shape[1] > int64_t(answer_.classes())) narrow(made, answer_.classes());
     if (!embedding_.empty()) {
         if (rank != 2) return refuse(job.reason, "the net's vectors have %zu dimensions, not 2", rank);
         Logits vectors = {made.data.data(), size_t(made.shape[0]), 1, size_t(made.shape[1])};

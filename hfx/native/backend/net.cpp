@@ -9,7 +9,8 @@ extern "C" ort::Status *RegisterCustomOps(ort::SessionOptions *options, const or
 namespace hfx {
 namespace {
 
-constexpr const char *IDS = "input_ids", *MASK = "attention_mask", *TYPES = "token_type_ids", *SHAPE = "item_shape";
+constexpr const char *IDS = "input_ids", *MASK = "attention_mask", *TYPES = "token_type_ids", *SHAPE = "item_shape",
+                     *ADAPTER = "adapter", *ADAPTERS = "adapters";
 constexpr const char *SPINNING = "session.intra_op.allow_spinning", *SPIN_DURATION = "session.intra_op.spin_duration_us";
 constexpr size_t MOST_RANK = 8;
 
@@ -120,22 +121,33 @@ bool Net::numbers(const Json &config, Text &error) {
            (pattern || !fails(api_->no_memory_pattern(options_), error));
 }
 
-// Reads the type of an input or output, and its name with a terminating zero.
-bool Net::element(bool input, size_t index, int &type, Text &name, Text &error) const {
+// Reads an element's type, its name with a terminating zero, and the last size of its shape, which is -1 if the graph
+// leaves it open.
+bool Net::element(Element kind, size_t index, int &type, Text &name, int64_t &width, Text &error) const {
     ort::Allocator *allocator;
     ort::TypeInfo *info = nullptr;
     const ort::TensorInfo *tensor = nullptr;
     char *text = nullptr;
+    int64_t sizes[MOST_RANK];
+    size_t rank = 0;
     if (fails(api_->default_allocator(&allocator), error)) return false;
-    if (fails(input ? api_->input_name(session_, index, allocator, &text) : api_->output_name(session_, index, allocator, &text), error))
+    if (fails(kind == INPUT    ? api_->input_name(session_, index, allocator, &text)
+              : kind == OUTPUT ? api_->output_name(session_, index, allocator, &text)
+                               : api_->initializer_name(session_, index, allocator, &text), error))
         return false;
     name.clear();
     bool copied = append(name, text) && name.push('\0');
     api_->free(allocator, text);
-    if (!copied || fails(input ? api_->input_type(session_, index, &info) : api_->output_type(session_, index, &info), error)) return false;
+    if (!copied || fails(kind == INPUT    ? api_->input_type(session_, index, &info)
+                         : kind == OUTPUT ? api_->output_type(session_, index, &info)
+                                          : api_->initializer_type(session_, index, &info), error))
+        return false;
     bool known = !fails(api_->tensor_info(info, &tensor), error);
     if (known && !tensor) known = refuse(error, "%.80s is no tensor", name.data());
-    if (known) known = !fails(api_->element_type(tensor, &type), error);
+    known = known && !fails(api_->element_type(tensor, &type), error) && !fails(api_->rank(tensor, &rank), error);
+    if (known && rank > MOST_RANK) known = refuse(error, "%.80s has %zu dimensions", name.data(), rank);
+    known = known && !fails(api_->sizes(tensor, sizes, rank), error);
+    width = known && rank ? sizes[rank - 1] : -1;
     api_->release(info);
     return known;
 }
@@ -145,8 +157,9 @@ bool Net::check(const char *output, Text &error) {
     if (fails(api_->input_count(session_, &inputs), error) || fails(api_->output_count(session_, &outputs), error)) return false;
     Text name;
     int type = 0;
+    int64_t width = 0;
     for (size_t at = 0; at < inputs; at++) {
-        if (!element(true, at, type, name, error)) return false;
+        if (!element(INPUT, at, type, name, width, error)) return false;
         Span found = {name.data(), name.size() - 1};
         bool is_types = found.equals(TYPES);
         if (!is_types && !found.equals(IDS) && !found.equals(MASK) && !found.equals(SHAPE))
@@ -157,23 +170,48 @@ bool Net::check(const char *output, Text &error) {
     }
     if (known != 3) return refuse(error, "the graph lacks one of the inputs %s, %s and %s", IDS, MASK, SHAPE);
     for (size_t at = 0; at < outputs; at++) {
-        if (!element(false, at, type, name, error)) return false;
+        if (!element(OUTPUT, at, type, name, width, error)) return false;
         if (strcmp(name.data(), output)) continue;
         return type == ort::FLOAT || refuse(error, "the output %.80s of the graph is not FP32", output);
     }
     return refuse(error, "the graph has no output %.80s", output);
 }
 
+bool Net::use(const Pool &pool, size_t &stride, Text &error) {
+    size_t count = 0, known = 0;
+    Text name;
+    int type = 0;
+    int64_t width = 0;
+    if (fails(api_->initializer_count(session_, &count), error)) return false;
+    for (size_t at = 0; at < count; at++) {
+        if (!element(INITIALIZER, at, type, name, width, error)) return false;
+        bool is_pool = !strcmp(name.data(), ADAPTERS);
+        if (!is_pool && strcmp(name.data(), ADAPTER)) continue;
+        if (type != (is_pool ? ort::FLOAT : ort::INT32)) return refuse(error, "the graph takes %.80s with another type", name.data());
+        if (is_pool) stride = width > 0 ? size_t(width) : 0;
+        known++;
+    }
+    pool_ = &pool;
+    return known == 2 || refuse(error, "the graph of a shared net lacks the initializer %s or %s", ADAPTER, ADAPTERS);
+}
+
 bool Net::run(const Feed &feed, Values &made, Text &error) const {
-    const char *names[4] = {IDS, MASK, SHAPE, TYPES}, *wanted[1] = {output_.data()};
+    const char *names[6] = {IDS, MASK, SHAPE, TYPES}, *wanted[1] = {output_.data()};
     const Array<int32_t> *arrays[4] = {&feed.ids, &feed.mask, &feed.shapes, &feed.types};
     size_t count = types_ ? 4 : 3;
-    ort::Value *values[4] = {}, *out[1] = {};
+    ort::Value *values[6] = {}, *out[1] = {};
     bool failed = false;
     for (size_t at = 0; at < count && !failed; at++) {
         bool flat = arrays[at] != &feed.shapes;
         int64_t shape[2] = {flat ? int64_t(arrays[at]->size()) : int64_t(feed.rows), int64_t(feed.rank)};
         failed = fails(api_->tensor(memory_, const_cast<int32_t *>(arrays[at]->data()), 4 * arrays[at]->size(), shape, flat ? 1 : 2, ort::INT32, &values[at]), error);
+    }
+    if (pool_ && !failed) {
+        int64_t rows = int64_t(feed.rows), shape[2] = {int64_t(pool_->used()), int64_t(pool_->stride())};
+        names[count] = ADAPTER, names[count + 1] = ADAPTERS;
+        failed = fails(api_->tensor(memory_, const_cast<int32_t *>(feed.slots.data()), 4 * feed.slots.size(), &rows, 1, ort::INT32, &values[count]), error) ||
+                 fails(api_->tensor(memory_, pool_->data(), 4 * size_t(shape[0] * shape[1]), shape, 2, ort::FLOAT, &values[count + 1]), error);
+        count += 2;
     }
     failed = failed || fails(api_->run(session_, names, values, count, wanted, 1, out), error);
     bool taken = !failed && take(out[0], feed.rows, made, error);

@@ -63,13 +63,14 @@ private:
     }
 
     bool fed(Job **jobs, size_t count) {
-        feed_.ids.clear(), feed_.mask.clear(), feed_.types.clear(), feed_.shapes.clear();
+        feed_.ids.clear(), feed_.mask.clear(), feed_.types.clear(), feed_.shapes.clear(), feed_.slots.clear();
         feed_.rows = 0, feed_.rank = rank_;
         for (size_t at = 0; at < count; at++) {
             const Tokens &tokens = jobs[at]->tokens;
             if (!feed_.ids.append(tokens.ids.data(), tokens.ids.size()) || !feed_.mask.append(tokens.mask.data(), tokens.mask.size()) ||
                 !feed_.types.append(tokens.types.data(), tokens.types.size()))
                 return false;
+            if (jobs[at]->slot >= 0 && !feed_.slots.resize(feed_.slots.size() + tokens.rows, jobs[at]->slot)) return false;
             for (size_t row = 0; row < tokens.rows; row++)
                 if ((rank_ == 2 && !feed_.shapes.push(int32_t(tokens.sequences))) || !feed_.shapes.push(int32_t(tokens.width))) return false;
             feed_.rows += tokens.rows;
@@ -78,12 +79,13 @@ private:
     }
 
     // Copies `count` elements of the whole feed, from `from` on, to `feed`, as `rows` rows of the shape {sequences,
-    // width}.
-    bool part(size_t from, size_t count, size_t rows, size_t sequences, size_t width, Feed &feed) const {
-        feed.ids.clear(), feed.mask.clear(), feed.types.clear(), feed.shapes.clear();
+    // width}. The first of them is the row `first` of the whole feed.
+    bool part(size_t first, size_t from, size_t count, size_t rows, size_t sequences, size_t width, Feed &feed) const {
+        feed.ids.clear(), feed.mask.clear(), feed.types.clear(), feed.shapes.clear(), feed.slots.clear();
         feed.rows = rows, feed.rank = rank_;
         for (size_t row = 0; row < rows; row++)
             if ((rank_ == 2 && !feed.shapes.push(int32_t(sequences))) || !feed.shapes.push(int32_t(width))) return false;
+        if (!feed_.slots.empty() && !feed.slots.append(feed_.slots.data() + first, rows)) return false;
         return feed.ids.append(feed_.ids.data() + from, count) && feed.mask.append(feed_.mask.data() + from, count) &&
                (feed_.types.empty() || feed.types.append(feed_.types.data() + from, count));
     }
@@ -106,7 +108,7 @@ private:
                     }
                 if (single && (row || from) && !goes_on(job)) return false;
                 size_t start = (row * sequences * cut + from) * unit;
-                if (!part(start, size * unit, cut ? 1 : size, cut ? size : sequences, width, feed)) return false;
+                if (!part(cut ? row : from, start, size * unit, cut ? 1 : size, cut ? size : sequences, width, feed)) return false;
                 if (!net_.run(feed, values_, reason_)) return false;
                 if (all.shape.empty() && !all.shape.append(values_.shape.data(), values_.shape.size())) return false;
                 if (!all.data.append(values_.data.data(), values_.data.size())) return false;

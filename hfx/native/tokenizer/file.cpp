@@ -38,6 +38,17 @@ const char *File::read_all(int file) {
     return nullptr;
 }
 
+bool File::has_bytes_of(const char *path) const {
+    int file = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    char bytes[1 << 14];
+    size_t at = 0;
+    ssize_t got;
+    while ((got = ::read(file, bytes, sizeof bytes)) > 0 && size_t(got) <= size_ - at && !memcmp(bytes, data_ + at, size_t(got))) at += size_t(got);
+    close(file);
+    return !got && at == size_;
+}
+
 const char *File::check() {
     Header header;
     memcpy(&header, data_, sizeof header);

@@ -41,6 +41,8 @@ public:
 
     // Reads the file `path`. Returns an error message, or null.
     const char *open(const char *path);
+    // Whether the file `path` has the bytes of the file that was read.
+    bool has_bytes_of(const char *path) const;
     ~File();
 
     // The number of the first section with a tag, or NONE.

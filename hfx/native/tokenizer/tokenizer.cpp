@@ -92,6 +92,8 @@ const char *Tokenizer::open(const char *path) {
     return read ? nullptr : "its special tokens are damaged";
 }
 
+bool Tokenizer::has_bytes_of(const char *path) const { return parts_ && parts_->file.has_bytes_of(path); }
+
 Tokenizer::~Tokenizer() { destroy(parts_); }
 
 Span Tokenizer::token(int32_t id) const {

@@ -28,6 +28,8 @@ class Tokenizer {
 public:
     // Reads the file `path` and checks all of it. Returns an error message, or null.
     const char *open(const char *path);
+    // Whether the file `path` has the bytes of the file that is open.
+    bool has_bytes_of(const char *path) const;
     Tokenizer() = default;
     Tokenizer(const Tokenizer &) = delete;
     ~Tokenizer();

@@ -39,6 +39,9 @@ OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
 SKIPS_PADDING = "skips_padding"
 # Parameter: the ONNX file of a model whose default_model_filename is a Python file (hfx/deploy/bundle.py).
 MODEL_FILE = "model_file"
+# Parameter: the SHA-256 of a net and its weights without the file ADAPTER_FILE beside it, in hexadecimal digits. The
+# C++ backend (hfx/native/backend) has one session for all models of a server with the same value.
+SHARED_NET, ADAPTER_FILE = "shared_net", "adapter.bin"
 
 
 class ConfigError(ValueError):
