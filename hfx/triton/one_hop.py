@@ -36,9 +36,7 @@ def runtime_library(package: Path) -> Path | None:
     return next(iter(sorted((package / "capi").glob("libonnxruntime.so.*"))), None)
 
 
-def prepare_encoders(
-    repository: Path, backend: str | None, native: bool, served: Path | None = None
-) -> dict[str, str]:
+def prepare_encoders(repository: Path, backend: str | None, native: bool, served: Path | None = None) -> dict[str, str]:
     """Convert each encoder in `repository` to the model or models that are served on this machine.
 
     With `native`, an encoder becomes one model if possible. The nets of other encoders run in `backend`, which is hfx's

@@ -6,6 +6,7 @@
 namespace hfx {
 namespace {
 
+constexpr const char *THREAD = "hfx-shared-net";  // at most 15 characters
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;  // a net was started, or is gone
 SharedNet *first = nullptr;
@@ -45,6 +46,7 @@ void SharedNet::release(SharedNet *net) {
 bool SharedNet::start(Text &error) {
     if (sem_init(&waiting_, 0, 0) || pthread_create(&thread_, nullptr, serve, this)) return refuse(error, "the system has no thread for the shared net");
     has_thread_ = true;
+    pthread_setname_np(thread_, THREAD);
     Held held(lock);
     starts_ = false;
     pthread_cond_broadcast(&changed);
