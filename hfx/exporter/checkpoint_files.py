@@ -147,9 +147,9 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
     """
     for single, index in ((SAFE_WEIGHTS, SAFE_INDEX), (PICKLED_WEIGHTS, PICKLED_INDEX)):
         if (folder / single).is_file():
-            return _checked(folder / single)
+            return checked_weights(folder / single)
         if (folder / index).is_file():
-            return _checked(*_shards(folder, folder / index, Path(single).suffix))
+            return checked_weights(*_shards(folder, folder / index, Path(single).suffix))
     raise CheckpointCorrupt(
         f"{folder} has no weights ({SAFE_WEIGHTS} or {PICKLED_WEIGHTS}).",
         "Save them beside config.json: model.save_pretrained(FOLDER).",
@@ -181,7 +181,8 @@ def _shards(folder: Path, index: Path, suffix: str) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _checked(*files: Path) -> tuple[Path, ...]:
+def checked_weights(*files: Path) -> tuple[Path, ...]:
+    """Return `files`, which must be whole as far as their headers tell. Raises CheckpointCorrupt, naming the file."""
     for file in files:
         with file.open("rb") as stream:
             if stream.read(len(LFS_POINTER)) == LFS_POINTER:

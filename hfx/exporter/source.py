@@ -161,7 +161,7 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
             "Merge it first: model.merge_and_unload().save_pretrained(FOLDER).",
         )
     if any((folder / name).exists() for name in ("config.json", MODULES)):  # else it may be a home of a million files
-        _refuse_what_is_no_file(folder, root)
+        refuse_special_files(folder, root)
     modules, own = read_modules(folder), home(folder)
     if is_static(folder):
         stated = read_optional_json(folder / "config.json")
@@ -197,7 +197,7 @@ def _locate(model: str, revision: str | None, patterns: list[str]) -> tuple[Path
             raise CheckpointMissing(
                 f"{model} is a folder, which has no revision {revision!r}.", "Leave --revision out."
             )
-        return path.resolve(), None, _link_root(path.resolve())
+        return path.resolve(), None, link_root(path.resolve())
     if exists:
         raise CheckpointMissing(f"{model} is a file.", "Pass the folder that holds config.json and the weights.")
     if model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model:
@@ -205,7 +205,7 @@ def _locate(model: str, revision: str | None, patterns: list[str]) -> tuple[Path
     return _fetch(model, revision, patterns)
 
 
-def _link_root(folder: Path) -> Path:
+def link_root(folder: Path) -> Path:
     """Return the folder into which links of `folder` may lead: itself, or the cache of a model from the hub."""
     cache = folder.parent.parent
     return cache if folder.parent.name == "snapshots" and cache.name.startswith("models--") else folder
@@ -250,10 +250,10 @@ def _fetch(model: str, revision: str | None, patterns: list[str]) -> tuple[Path,
             "Check the network, or download the model elsewhere and pass its folder: hfx export ./FOLDER. "
             f"There is no folder {model!r} here.",
         ) from error
-    return folder, folder.name, _link_root(folder)
+    return folder, folder.name, link_root(folder)
 
 
-def _refuse_what_is_no_file(folder: Path, root: Path) -> None:
+def refuse_special_files(folder: Path, root: Path) -> None:
     """Refuse links that lead out of `root`, and pipes, sockets and devices, before anything is opened."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not _resolved(path).is_relative_to(root.resolve()):
