@@ -1,7 +1,8 @@
 // An ONNX Runtime whose graph adds a row's token ids: what the tests of the backend run in place of a net.
 //
 // logits [rows, 2] are the sum of a row's ids, and of their squares, times 1e-3. A run fails that has the id FAILING, as
-// does one that begins while another runs.
+// does one that begins while another runs. The graph has the initializers adapter and adapters, as that of a shared net:
+// a model's last two weights are added to the logits of its rows.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@ struct ShapeInfo {
 namespace {
 
 constexpr int32_t FAILING = 7;
-const char *const INPUTS[] = {"input_ids", "attention_mask", "item_shape"};
+const char *const INPUTS[] = {"input_ids", "attention_mask", "item_shape"}, *const INITIALIZERS[] = {"adapter", "adapters"};
 std::atomic<bool> runs;
 int nothing;
 
@@ -61,19 +62,25 @@ ort::Status *tensor(const void *, void *data, size_t, const int64_t *sizes, size
     return nullptr;
 }
 
-ort::Status *run(void *, const void *, const char *const *, const ort::Value *const *in, size_t, const char *const *, size_t, ort::Value **out) {
+ort::Status *run(void *, const void *, const char *const *, const ort::Value *const *in, size_t inputs, const char *const *, size_t, ort::Value **out) {
     if (runs.exchange(true)) return fail("two runs at once");
     usleep(300);
     const int32_t *ids = static_cast<int32_t *>(in[0]->data), *mask = static_cast<int32_t *>(in[1]->data), *widths = static_cast<int32_t *>(in[2]->data);
     int64_t rows = in[2]->shape[0], at = 0;
     bool fails = false;
     auto *made = new ort::Value{{rows, 2}, std::vector<float>(size_t(rows) * 2), nullptr};
-    for (int64_t row = 0; row < rows; row++)
+    for (int64_t row = 0; row < rows; row++) {
         for (int64_t end = at + widths[row]; at < end; at++) {
             fails = fails || ids[at] == FAILING;
             float id = 1e-3f * float(ids[at] * mask[at]);
             made->made[size_t(2 * row)] += id, made->made[size_t(2 * row + 1)] += id * id;
         }
+        if (inputs == 3) continue;
+        int64_t slot = static_cast<int32_t *>(in[3]->data)[row], stride = in[4]->shape[1];
+        const float *end = static_cast<float *>(in[4]->data) + (slot + 1) * stride;
+        fails = fails || in[3]->shape[0] != rows || slot < 0 || slot >= in[4]->shape[0];
+        for (int each = 0; each < 2 && !fails; each++) made->made[size_t(2 * row + each)] += end[each - 2];
+    }
     fails = fails || at != in[0]->shape[0];
     runs = false;
     made->data = made->made.data();
@@ -93,10 +100,13 @@ const ort::Api *api(uint32_t) {
     set(10, +[](void **out) { return give(out); });
     set(30, +[](void *, size_t *out) { return count(3, out); });
     set(31, +[](void *, size_t *out) { return count(1, out); });
+    set(32, +[](void *, size_t *out) { return count(2, out); });
     set(33, +[](void *, size_t index, void **out) { return type_info(ort::INT32, index == 2 ? 2 : 1, out); });
     set(34, +[](void *, size_t, void **out) { return type_info(ort::FLOAT, 2, out); });
+    set(35, +[](void *, size_t index, void **out) { return type_info(index ? ort::FLOAT : ort::INT32, index ? 2 : 1, out); });
     set(36, +[](void *, size_t index, void *, char **out) { return name(INPUTS[index], out); });
     set(37, +[](void *, size_t, void *, char **out) { return name("logits", out); });
+    set(38, +[](void *, size_t index, void *, char **out) { return name(INITIALIZERS[index], out); });
     set(49, tensor);
     set(51, +[](ort::Value *value, void **out) { return *out = value->data, pass(); });
     set(55, +[](const void *info, const void **out) { return *out = info, pass(); });

@@ -1,6 +1,6 @@
 // A Triton for the backend alone: it sends requests from threads, fails where it is told to, and checks that each request
 // is answered and released once, and each error freed. stub_triton FOLDER CONFIG: FOLDER has the version 1 of a model of
-// text-classification, for stub_onnxruntime.cpp. Prints what came; ends with 1, and words, where something is wrong. With
+// text-classification, for stub_onnxruntime.cpp; FOLDER-other has it with other weights if its net is shared. Prints what came; ends with 1, and words, where something is wrong. With
 // a third argument it only loads the model, and prints why it can't.
 #include <pthread.h>
 #include <stdio.h>
@@ -256,6 +256,10 @@ void send(TRITONBACKEND_Model &model, TRITONBACKEND_Request &request) {
     auto *error = TRITONBACKEND_ModelInstanceExecute(&instance, &one, 1);
     check(!error, "Execute returns an error");
 }
+// Another thread may have the request: one that leads, or the thread of a shared net.
+void wait_for(const TRITONBACKEND_Request &request) {
+    while (!request.releases) std::this_thread::yield();
+}
 void check_done(const TRITONBACKEND_Request &request, bool answered = true) {
     check(request.releases == 1, "a request is not released");
     check(request.responses == 1 || !answered, "a request is not answered");
@@ -276,6 +280,7 @@ Strings alone(TRITONBACKEND_Model &model) {
         TRITONBACKEND_Request request;
         KINDS[kind].fill(request);
         send(model, request);
+        wait_for(request);
         check_done(request);
         check(request.code == KINDS[kind].code, "kind " + std::to_string(kind) + " gets the error " + std::to_string(request.code) + ": " + request.answer);
         answers.push_back(request.answer);
@@ -300,7 +305,7 @@ void together(TRITONBACKEND_Model &model, const Strings &answers, int threads, i
             }
             for (size_t at = 0; at < requests.size(); at++) {
                 auto &request = requests[at];
-                while (!request.releases) std::this_thread::yield();
+                wait_for(request);
                 check_done(request);
                 if (request.code == UNAVAILABLE && request.answer.find("[hfx:QUEUE_FULL] ") == 0) refused++;
                 else check(request.answer == answers[kinds[at]], "kind " + std::to_string(kinds[at]) + " is answered otherwise in a batch: " + request.answer);
@@ -322,6 +327,7 @@ void short_of(long &left, bool calls, TRITONBACKEND_Model &model) {
             failed = false, left = n;
             send(model, request);
             left = 0;
+            wait_for(request);
             check_done(request, !calls);
         }
     }
@@ -342,6 +348,46 @@ void short_of_at_load(long &left, const TRITONBACKEND_Model &like, const char *w
     printf("%ld loads with a failure of %s\n", tries, what);
 }
 
+// A model is loaded, answers a request, and is unloaded at once, while other models use its net or open and close it.
+void come_and_go(const TRITONBACKEND_Model &like, const Strings &answers, int rounds) {
+    std::string words;
+    for (int round = 0; round < rounds; round++) {
+        TRITONBACKEND_Model model = like;
+        check(open(model, words), words);
+        TRITONBACKEND_Request request;
+        KINDS[size_t(round % 3)].fill(request);
+        send(model, request);
+        wait_for(request);
+        close(model);
+        check(request.answer == answers[size_t(round % 3)], "a model has the answer of another");
+    }
+}
+
+int share(TRITONBACKEND_Model first) {
+    TRITONBACKEND_Model second = first;
+    second.folder += "-other";
+    std::string words;
+    check(open(first, words) && open(second, words), words);
+    Strings answers = alone(first), others = alone(second);
+    check(answers[1] != others[1], "two models have the same weights");
+    std::vector<std::thread> all;
+    all.emplace_back([&] { together(first, answers, 3, 80, false); });
+    all.emplace_back([&] { together(second, others, 3, 80, false); });
+    all.emplace_back([&] { come_and_go(first, answers, 30); });
+    all.emplace_back([&] { come_and_go(second, others, 30); });
+    for (std::thread &each : all) each.join();
+    short_of(allocations_left, false, second);
+    short_of(calls_left, true, second);
+    close(first), close(second);
+    all.clear();
+    for (int each = 0; each < 4; each++) all.emplace_back([&, each] { come_and_go(each % 2 ? second : first, each % 2 ? others : answers, 25); });
+    for (std::thread &each : all) each.join();
+    short_of_at_load(allocations_left, first, "memory");
+    short_of_at_load(calls_left, first, "Triton");
+    check(!errors && !messages && !responses, "errors, messages or responses are left");
+    return 0;
+}
+
 }  // namespace
 
 int main(int count, char **arguments) {
@@ -352,6 +398,7 @@ int main(int count, char **arguments) {
         puts(words.c_str());
         return 0;
     }
+    if (model.config.find("shared_net") != std::string::npos) return share(model);
     size_t at = narrow.config.find("\"1000000\"");
     check(at != std::string::npos, "no max_queue_size of 1000000");
     narrow.config.replace(at, 9, "\"2\"");

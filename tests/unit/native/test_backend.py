@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -28,6 +29,7 @@ OWN = ["-fno-exceptions", "-fno-rtti"]  # of hfx's sources
 WRAPPED = ["-Wl,--wrap=malloc,--wrap=realloc", "-ldl", "-pthread"]
 ADDRESSES = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 SANITIZERS = {"plain": "", "addresses": ADDRESSES, "threads": "-fsanitize=thread"}
+KEY = "5e" * 32  # of a shared net
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "fails")  # the last one's id is FAILING
 
 
@@ -56,6 +58,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     answer = {"task": "text-classification", "labels": ["no", "yes"], "activation": "softmax", "default_top_k": 1}
     (root / "1" / "answer.json").write_text(json.dumps(answer))
     (root / "1" / "model.onnx").touch()
+    other = shutil.copytree(root, root.with_name(f"{root.name}-other"))
+    for each, last in ((root, [0.5, -0.5]), (other, [-1.0, 2.0])):
+        (each / "1" / "adapter.bin").write_bytes(np.array([0.0] * 3000 + last, "<f4").tobytes())
+    for name, content in (("nan", np.float32(np.nan).tobytes()), ("cut", b"cut")):
+        (root / f"1-{name}").mkdir()
+        (root / f"1-{name}" / "model.onnx").touch()
+        (root / f"1-{name}" / "adapter.bin").write_bytes(content)
     return root
 
 
@@ -93,13 +102,22 @@ def run(program: Path, *arguments: Path | str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
+SANITIZED = pytest.mark.parametrize(
     "sanitizer", ["plain", *(pytest.param(name, marks=pytest.mark.full) for name in ("addresses", "threads"))]
 )
+
+
+@SANITIZED
 @pytest.mark.parametrize("skips_padding", ["1", "0"])
 def test_each_request_is_answered_and_released_once(skips_padding: str, sanitizer: str, folder: Path) -> None:
     program, library = compiled(sanitizer)
     run(program, folder, config(library, {}, skips_padding=skips_padding))
+
+
+@SANITIZED
+def test_models_that_share_a_net_come_and_go(sanitizer: str, folder: Path) -> None:
+    program, library = compiled(sanitizer)
+    run(program, folder, config(library, {}, skips_padding="1", shared_net=KEY))
 
 
 GPU = {"gpu_execution_accelerator": [{"name": "tensorrt"}]}
@@ -122,6 +140,11 @@ GPU = {"gpu_execution_accelerator": [{"name": "tensorrt"}]}
         ({}, {"max_queue_seconds": "soon"}, "max_queue_seconds"),
         ({}, {"max_width": "8"}, "max_width is below the widths"),
         ({}, {"model_file": "other.onnx"}, "there is no such graph"),
+        ({}, {"shared_net": KEY}, ""),
+        ({}, {"shared_net": KEY.upper()}, "shared_net is no SHA-256"),
+        ({}, {"shared_net": KEY, "model_file": "other/model.onnx"}, "there is no such graph"),
+        ({}, {"shared_net": KEY, "model_file": "../1-nan/model.onnx"}, "it has numbers that are not finite"),
+        ({}, {"shared_net": KEY, "model_file": "../1-cut/model.onnx"}, "has 3 bytes, which are no FP32 numbers"),
         ({}, {"onnxruntime": "/nowhere.so"}, "/nowhere.so"),
         ({}, {"onnxruntime": "libc.so.6"}, "libc.so.6"),
     ],
