@@ -15,7 +15,7 @@ from hfx.cli.commands import grouped, load
 from hfx.cli.connection import model_names
 from hfx.cli.export_summary import details, next_command, summary
 from hfx.cli.output import reporter
-from hfx.errors import UsageError
+from hfx.errors import HfxError, UsageError
 from hfx.exporter.options import ExportOptions
 from hfx.options import Option
 
@@ -57,6 +57,7 @@ def command(
       hfx export distilbert/distilbert-base-uncased-finetuned-sst-2-english --name sentiment --quantize
       hfx export ./my-checkpoint --name reviews --verify-data dev.csv
       hfx export ./my-checkpoint --dry-run
+      hfx export distilbert/distilbert-base-uncased --adapters ./adapters --quantize
       hfx export --again sentiment
     """
     from hfx.exporter.generation.plan import GeneratorPlan
@@ -68,6 +69,8 @@ def command(
         model, options = _again(context, again, model, options)
     else:
         model, options = _model_and_options(context, model, settings, options)
+    if options.adapters is not None or options.adapter:
+        return _adapters(context, model, options, dry_run)
     checkpoint = (open_config if dry_run else open_checkpoint)(model, options.revision)
     if again is not None and not dry_run:  # a plan reads no weights
         _check_same(again, checkpoint, options)
@@ -86,6 +89,34 @@ def command(
     manifest = export(plan, report.numbered(len(steps)), steps)
     lines = summary(manifest, options.repository) + (details(manifest) if verbose else [])
     report.result(published(manifest, options.repository), [*lines, next_command(options.repository, manifest.name)])
+
+
+def _adapters(context: typer.Context, model: str, options: ExportOptions, dry_run: bool) -> None:
+    """Export adapters of the backbone `model`. Those that fail don't keep the others from being published."""
+    from hfx.exporter.adapters.export import export_set, named_adapters, read_set
+    from hfx.exporter.source import open_checkpoint
+
+    report = reporter(context)
+    folders = named_adapters(options)
+    chosen = read_set(open_checkpoint(model, options.revision), folders, options)
+    if dry_run:
+        report.result(chosen.describe(), _plan_lines(chosen.describe(), verbose=True))
+        return
+    manifests, failures = list[Manifest](), dict[str, HfxError]()
+    for name, outcome in export_set(chosen, report.numbered(len(folders))):
+        if isinstance(outcome, HfxError):
+            failures[name] = outcome
+            report.warn(f"{name} was not published: {outcome.message}")
+        else:
+            manifests.append(outcome)
+    lines = [line for manifest in manifests for line in summary(manifest, options.repository)[:1]]
+    report.result({"published": [published(manifest, options.repository) for manifest in manifests]}, lines)
+    if failures:
+        name, first = next(iter(failures.items()))
+        names = ", ".join(failures)
+        raise first.with_message(
+            f"{len(failures)} of {len(folders)} adapters were not published ({names}). {name}: {first.message}"
+        )
 
 
 def _model_and_options(

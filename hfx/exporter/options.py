@@ -96,6 +96,16 @@ class ExportOptions:
         "Publish nothing if int8 or int4 fails. Without it, as many matrix products as needed stay in finer formats.",
         rich_help_panel=VERIFICATION,
     )
+    adapters: Path | None = option(
+        None,
+        "Adapters of MODEL: a folder of peft's LoRA folders, or of checkpoints with other heads. Each becomes a model, "
+        "and all share MODEL's memory.",
+        rich_help_panel=CHECKPOINT,
+        metavar="FOLDER",
+    )
+    adapter: tuple[str, ...] = option(
+        (), "One adapter of MODEL. Repeatable.", rich_help_panel=CHECKPOINT, metavar="NAME=FOLDER"
+    )
     force: bool = option(False, "Replace a published model of the same name.", rich_help_panel=PUBLICATION)
     command: str = "hfx export"
     searched: Search | None = None

@@ -178,13 +178,15 @@ def read_config(path: Path) -> Any:
 
 
 def copy_models(repository: Path, names: Iterable[str], target: Path) -> None:
-    """Make the folder `target` a repository with copies of the models `names`."""
+    """Make the folder `target` a repository with copies of the models `names`. Links to one file stay links to one."""
     target.mkdir()
+    copies = dict[tuple[int, int], Path]()
     for name in names:
-        _copy_folder((repository / name).resolve(), target / name)
+        _copy_folder((repository / name).resolve(), target / name, copies)
 
 
-def _copy_folder(source: Path, target: Path) -> None:
+def _copy_folder(source: Path, target: Path, copies: dict[tuple[int, int], Path]) -> None:
+    """Copy a model's folder. `copies` has the copies of files with several links, by device and inode."""
     entries = sorted(Path(entry.path) for entry in os.scandir(source) if entry.name != BYTECODE)
     files = [_regular(entry) for entry in entries if not _is_folder(entry)]
     has_python = any(file.suffix == ".py" for file in files)
@@ -196,9 +198,15 @@ def _copy_folder(source: Path, target: Path) -> None:
     target.mkdir()
     for entry in entries:
         if _is_folder(entry):
-            _copy_folder(entry, target / entry.name)
+            _copy_folder(entry, target / entry.name, copies)
         elif _is_linked(entry):
             (target / entry.name).symlink_to(entry.resolve())
+        elif (status := entry.stat()).st_nlink > 1:
+            first = copies.setdefault((status.st_dev, status.st_ino), target / entry.name)
+            if first == target / entry.name:
+                _copy_file(entry, first)
+            else:
+                os.link(first, target / entry.name)
         else:
             _copy_file(entry, target / entry.name)
     if has_python:

@@ -42,7 +42,7 @@ def token_inputs(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[TensorSpec
 def public_outputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     """Return the outputs of the entry point, with the net's exact dims if there is no last step."""
     if not plan.task.has_last_step:
-        return (*plan.task.net_outputs(plan.checkpoint.config), TRUNCATED)
+        return (*plan.net_outputs, TRUNCATED)
     return (*plan.task.outputs, TRUNCATED)
 
 
@@ -57,7 +57,7 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
     settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional and spec.name not in TOKENIZING}
     last = tuple(spec.name for spec in task.outputs) if task.has_last_step else ()
-    answered = [spec.name for spec in task.net_outputs(plan.checkpoint.config)]
+    answered = [spec.name for spec in plan.net_outputs]
     made_by_net = {name: name + WHOLE if name in last else name for name in answered}
     steps = [
         EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made} | settings),
@@ -144,7 +144,7 @@ def write_net(
         backend="onnxruntime",
         max_batch_size=plan.max_batch_size,
         inputs=tuple(replace(spec, ragged=True) for spec in token_inputs(plan, inputs)),
-        outputs=plan.task.net_outputs(plan.checkpoint.config),
+        outputs=plan.net_outputs,
         item_shapes={names.ITEM_SHAPE: names.INPUT_IDS},
         batching=True,
         parameters=widest,
@@ -195,7 +195,7 @@ def _postprocess_inputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     task = plan.task
     known = {spec.name: spec for spec in (*task.inputs, *task.token_outputs)}
     known |= {spec.name: spec for spec in token_inputs(plan, (names.INPUT_IDS, names.ATTENTION_MASK))}
-    read = (*task.net_outputs(plan.checkpoint.config), *(known[name] for name in task.postprocess_reads))
+    read = (*plan.net_outputs, *(known[name] for name in task.postprocess_reads))
     # Ragged, so that requests of different shapes can share a batch.
     return tuple(replace(spec, optional=False, ragged=-1 in spec.dims) for spec in read)
 

@@ -11,6 +11,7 @@ import onnx
 
 from hfx import names
 from hfx.exporter import runtime
+from hfx.exporter.adapters.nets import write_adapted
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import inlined, remove, rename, save
 from hfx.exporter.encoder.one_hop import Compiled
@@ -56,8 +57,8 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
     artefacts.staging.folder(plan.name + names.NET_SUFFIX)
     folder = artefacts.net_folder(plan)
     folder.mkdir()
-    assert artefacts.graph is not None
     if plan.gpu_precision:
+        assert artefacts.graph is not None
         plain, name = inlined(artefacts.graph), FILE_NAMES[plan.gpu_precision]
         save(half(plain) if plan.gpu_precision == "fp16" else plain, folder / name)
         artefacts = replace(artefacts, files={"gpu": name})
@@ -70,10 +71,13 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
 
 def write_cpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Write the ONNX files in the precision for CPUs, in the form of each runtime that may serve it."""
-    assert artefacts.graph is not None and plan.cpu_precision is not None
+    assert plan.cpu_precision is not None
     folder, name = artefacts.net_folder(plan), FILE_NAMES[plan.cpu_precision]
+    if plan.adapter is not None:
+        return write_adapted(plan, artefacts, name)
     requested = "openvino" if plan.cpu_math == "bf16" else plan.cpu_runtime
     runtimes = runtime.possible_runtimes(requested, plan.cpu_precision)
+    assert artefacts.graph is not None
     candidates, counts = Candidates(), dict[str, Any]()
     if plan.cpu_precision == "int8":
         group = int(artefacts.model.config.hidden_size)

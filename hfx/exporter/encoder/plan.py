@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfx.errors import UsageError
 from hfx.exporter.encoder.architectures import check_encoder
@@ -17,6 +17,10 @@ from hfx.exporter.plan import Plan, common_fields, refuse_options
 from hfx.exporter.runtime import why_no_openvino
 from hfx.exporter.source import Checkpoint
 from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
+from hfx.repository.config_pbtxt import TensorSpec
+
+if TYPE_CHECKING:
+    from hfx.exporter.adapters.part import AdapterPart
 
 GENERATOR_OPTIONS = {"slots": "--slots"}
 # From opset 17 on, LayerNormalization is one operator. 18 is below the maximum of every release in releases.py.
@@ -42,7 +46,7 @@ class EncoderPlan(Plan):
     """The plan of an encoder's export.
 
     On the CPU, its fp32 file is computed in `cpu_math`. A `strict` export publishes int8, or nothing. `searched` is
-    what an earlier export found out about int8, and is repeated.
+    what an earlier export found out about int8, and is repeated. An `adapter` shares its net with others.
     """
 
     task: EncoderKind
@@ -52,11 +56,20 @@ class EncoderPlan(Plan):
     widths: tuple[int, ...]
     strict: bool = False
     searched: Search | None = None
+    adapter: AdapterPart | None = None
+
+    @property
+    def net_outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs of the net; an adapter's may have room for more labels than it has."""
+        outputs = self.task.net_outputs(self.checkpoint.config)
+        if self.adapter is None or not self.adapter.labels_room:
+            return outputs
+        return tuple(replace(each, dims=(*each.dims[:-1], self.adapter.labels_room)) for each in outputs)
 
     @property
     def searches(self) -> bool:
         """Whether the export searches for another file for CPUs if the gate refuses the one in int8."""
-        return self.cpu_precision == "int8" and not self.strict and self.searched is None
+        return self.cpu_precision == "int8" and not self.strict and self.searched is None and self.adapter is None
 
     def options_of(self, sample: int) -> dict[str, Any]:
         """Return the options of the gate's request number `sample`."""

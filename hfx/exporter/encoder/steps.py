@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 from hfx import names
+from hfx.exporter.adapters.nets import compare_mixed, graph_inputs
+from hfx.exporter.adapters.part import link_to_donor
 from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.build import build_graph, clean
 from hfx.exporter.encoder.comparisons import answer_data_in_torch, answer_in_torch, compare, measure
 from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.mixed import checked, final
-from hfx.exporter.encoder.nets import EncoderArtefacts, choose_runtime, write_nets
+from hfx.exporter.encoder.nets import FILE_NAMES, EncoderArtefacts, choose_runtime, write_nets
 from hfx.exporter.encoder.one_hop import compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.labelled_data import read_data
@@ -33,16 +36,22 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Compile the tokenizer for the C++ code of `hfx serve`, if it is proven to give the same ids."""
-    texts = [*bundled_texts(), *edge_texts(plan.max_length)]
-    compiled = compile_and_prove(plan, artefacts.tokenizer, texts)
+    if plan.adapter and plan.adapter.donor:
+        compiled = plan.adapter.donor.compiled(artefacts.tokenizer)
+    else:
+        texts = [*bundled_texts(), *edge_texts(plan.max_length)]
+        compiled = compile_and_prove(plan, artefacts.tokenizer, texts)
     return replace(artefacts, compiled=compiled, choices={**artefacts.choices, "tokenizer": compiled.as_json()})
 
 
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Build the float32 graph."""
+    """Build the float32 graph, unless the model shares its net with another one."""
+    if plan.adapter and plan.adapter.donor:
+        return replace(artefacts, inputs=graph_inputs(plan.adapter, FILE_NAMES[plan.cpu_precision or "fp32"]))
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
     types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
-    graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types)
+    with plan.adapter.on_backbone(artefacts.model) if plan.adapter else nullcontext():
+        graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types)
     simplify_masks(graph, plan.max_length)
     graph = clean(graph)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
@@ -65,6 +74,8 @@ def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     """
     for device in plan.built:
         artefacts = checked(plan, artefacts, device, compare)
+    if plan.adapter:
+        artefacts = compare_mixed(plan, artefacts)
     return replace(artefacts, tokenizing=None, graph=artefacts.graph if plan.verify_data else None)
 
 
@@ -78,7 +89,9 @@ def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Write the manifest."""
+    """Write the manifest. Files that a published model on the same backbone has are linked before."""
+    if plan.adapter and plan.adapter.donor:
+        link_to_donor(plan.adapter.donor, artefacts.staging.root, plan.name)
     return seal(final(plan, artefacts), artefacts, artefacts.net_folder(plan) / next(iter(artefacts.files.values())))
 
 

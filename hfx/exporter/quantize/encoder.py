@@ -10,8 +10,8 @@ one activation scale for a whole *batch*.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -38,8 +38,17 @@ from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
 LINEAR, ATTENTION = "Int8Linear", "SelfAttention"
+LOW_RANK = "LowRank"
+GATED = (".gate", ".value")  # the ends of the names of a gated linear's factors
 # Nodes, other than attention operators, that make a token of its neighbours: they need the padding as it was traced.
 OF_NEIGHBOURS = {"Softmax", "Conv", "Einsum", "DFT", "LSTM", "GRU"}
+
+
+class Adapted(Protocol):
+    """The products of a graph that have adapters (exporter/adapters/graph.py)."""
+
+    def nodes(self, rows: RowWise, parts: Sequence[FoundLinear], out: str) -> list[onnx.NodeProto]:
+        """Return the nodes of one linear, or of several that read one tensor; empty if none of them is adapted."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +91,20 @@ def weight_only(source: onnx.ModelProto, kept: Collection[str] = ()) -> Quantize
     return Quantized(model, len(made))
 
 
-def row_wise(source: onnx.ModelProto, levels: int = LEVELS, kept: Collection[str] = ()) -> Quantized:
+def row_wise(
+    source: onnx.ModelProto, levels: int = LEVELS, kept: Collection[str] = (), adapted: Adapted | None = None
+) -> Quantized:
     """Replace each attention, each norm, and each product with a constant weight, by an operator.
 
     A product's operator includes its bias, and its activation or residual. `levels` is the largest weight: 127, or 63
     on processors without VNNI, whose u8 x s8 products saturate in pairs. The weights whose names are in `kept` stay
-    float32.
+    float32. Products that are `adapted` have operators for their adapters, too.
     """
     model = _copy(row_source(source))
     view = GraphView(model)
     linears, small = find_linears(view), find_small_linears(view)
     attentions = find_attentions(view, linears)
-    rows, made = _RowWise(view.weights, levels, frozenset(kept)), dict[int, list[onnx.NodeProto]]()
+    rows, made = RowWise(view, levels, frozenset(kept), adapted), dict[int, list[onnx.NodeProto]]()
     joined = {linear.out for attention in attentions for linear in attention.projections}
     for linear in linears:
         parts = [linear, linear.factor] if linear.factor else [linear]
@@ -104,7 +115,7 @@ def row_wise(source: onnx.ModelProto, levels: int = LEVELS, kept: Collection[str
         if norm := rows.norm(node, view):
             made[position] = [norm]
     for linear in small:
-        made[linear.nodes[-1]] = [rows.float_linear([linear], linear.out)]
+        made[linear.nodes[-1]] = rows.product([linear], linear.out, small=True)
     absorbed = {position for linear in [*linears, *small] for position in linear.nodes}
     old = [[] if at in absorbed else [node] for at, node in enumerate(model.graph.node)]
     nodes = [node for at, nodes in enumerate(old) for node in made.get(at, nodes)]
@@ -138,30 +149,45 @@ def half(source: onnx.ModelProto) -> onnx.ModelProto:
     return clean(converted)  # the converter appends its casts behind the nodes that read them
 
 
-class _RowWise:
+class RowWise:
     """Makes the nodes and constants of the linears, norms and attentions of one graph in int8.
 
-    Linears whose weights are in `kept` are made in float32.
+    Linears whose weights are in `kept` are made in float32, and linears that are `adapted` with their adapters.
     """
 
-    def __init__(self, weights: dict[str, onnx.TensorProto], levels: int, kept: frozenset[str]) -> None:
-        self.weights, self.levels, self.kept = weights, levels, kept
+    def __init__(self, view: GraphView, levels: int, kept: frozenset[str], adapted: Adapted | None) -> None:
+        self.view, self.weights, self.levels, self.kept, self.adapted = view, view.weights, levels, kept, adapted
         self.new = NodeList()
 
-    def product(self, parts: Sequence[FoundLinear], out: str) -> list[onnx.NodeProto]:
-        """Return the nodes of one linear, or of several that read one tensor, in int8 or in float32."""
-        if self.kept.isdisjoint(part.weight for part in parts):
+    def product(self, parts: Sequence[FoundLinear], out: str, small: bool = False) -> list[onnx.NodeProto]:
+        """Return the nodes of one linear, or of several that read one tensor, in int8 or in float32.
+
+        A `small` linear is not worth quantizing.
+        """
+        if self.adapted and (nodes := self.adapted.nodes(self, parts, out)):
+            return nodes
+        if not self._stays_float(parts, small):
             return [self.linear(parts, out)]
         first = parts[0]
         if first.factor:
-            gate, value = (
-                self.float_linear([part], out + end) for part, end in zip(parts, (".gate", ".value"), strict=True)
-            )
-            return [gate, value, helper.make_node("Mul", [*gate.output, *value.output], [out], name=out)]
+            return self.gated(parts, out)
         if first.residual:
             total = self.float_linear(parts, out + ".sum")
             return [total, helper.make_node("Add", [*total.output, first.residual], [out], name=out)]
         return [self.float_linear(parts, out)]
+
+    def plain(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
+        """Return the node of one linear, or of several that read one tensor, without activation and residual."""
+        return self.float_linear(parts, out) if self._stays_float(parts) else self.linear(parts, out)
+
+    def _stays_float(self, parts: Sequence[FoundLinear], small: bool = False) -> bool:
+        return small or not self.kept.isdisjoint(part.weight for part in parts)
+
+    def gated(self, parts: Sequence[FoundLinear], out: str) -> list[onnx.NodeProto]:
+        """Return the nodes of a gated linear as two products that are multiplied."""
+        both = [self.product([replace(p, factor=None)], out + end) for p, end in zip(parts, GATED, strict=True)]
+        factors = [nodes[-1].output[0] for nodes in both]
+        return [*both[0], *both[1], helper.make_node("Mul", factors, [out], name=out)]
 
     def linear(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
         """Return the node of one linear, or of several that read one tensor.
@@ -177,7 +203,7 @@ class _RowWise:
         gated = "Gated" if first.factor else ""
         sizes = {"in_features": inputs[0], "out_features": outputs[0] if gated else sum(outputs)}
         weight = self._weight(parts, by_part=bool(gated))
-        return self._node(LINEAR + gated + suffix, [first.x, *weight, bias, *residual], out, **sizes)
+        return self.node(LINEAR + gated + suffix, [first.x, *weight, bias, *residual], out, **sizes)
 
     def float_linear(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
         """Return the float32 node of one linear, without its residual, or of several, whose outputs stand side by side.
@@ -192,7 +218,7 @@ class _RowWise:
         constants = {".weight": np.concatenate(matrices), ".bias": np.concatenate(biases)}
         suffix = operators.SUFFIXES[first.activation] if first.activation else ""
         inputs = [first.x, *(self.new.const(out + end, value) for end, value in constants.items())]
-        return self._node("FloatLinear" + suffix, inputs, out)
+        return self.node("FloatLinear" + suffix, inputs, out)
 
     def norm(self, node: onnx.NodeProto, view: GraphView) -> onnx.NodeProto | None:
         """Return the operator that replaces a LayerNormalization of the last axis; None for other nodes."""
@@ -202,19 +228,20 @@ class _RowWise:
             return None
         bias = node.input[2] if len(node.input) > 2 else self.new.const(f"zeros.{weight}", np.zeros(weight, np.float32))
         read = [node.input[0], node.input[1], bias]
-        return self._node("LayerNorm", read, node.output[0], epsilon=attributes.get("epsilon", 1e-5))
+        return self.node("LayerNorm", read, node.output[0], epsilon=attributes.get("epsilon", 1e-5))
 
     def attention(self, found: FoundAttention) -> list[onnx.NodeProto]:
         """Return the nodes of an attention: one linear for queries, keys and values, and the attention operator."""
         read = {"heads": found.heads, "scale": found.scale}
         if found.by_head:
-            return [self._node(ATTENTION + "Heads", [*found.by_head, *found.added], found.out, **read)]
+            return [self.node(ATTENTION + "Heads", [*found.by_head, *found.added], found.out, **read)]
         form = "Rotary" if found.rotation else "Bias" if len(found.added) > 1 else ""
         qkv = found.out + ".qkv"
-        node = self._node(ATTENTION + form, [qkv, *found.added, *found.rotation], found.out, **read)
+        node = self.node(ATTENTION + form, [qkv, *found.added, *found.rotation], found.out, **read)
         return [*self.product(found.projections, qkv), node]
 
-    def _node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
+    def node(self, op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
+        """Return a node of a native operator, which has the name of its output."""
         return helper.make_node(op, inputs, [out], name=out, domain=operators.DOMAIN, **attributes)
 
     def _weight(self, parts: Sequence[FoundLinear], by_part: bool) -> tuple[str, str]:
@@ -244,7 +271,7 @@ def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
     mask, attentions = PADDED + ATTENTION_MASK, [node for node in graph.node if node.op_type.startswith(ATTENTION)]
     if not attentions or not {mask, REAL} <= made.keys() or OF_NEIGHBOURS & {node.op_type for node in graph.node}:
         return False
-    linears = [node for node in graph.node if node.op_type.startswith(LINEAR)]
+    linears = [node for node in graph.node if node.op_type.startswith((LINEAR, LOW_RANK))]
     rows, width, _ = view.shapes[attentions[0].output[0]]
     of_tokens = [node for node in linears if view.shapes.get(node.input[0], ())[:-1] == (rows, width)]
     new = NodeList("hfx.padding.")

@@ -80,18 +80,18 @@ def _name(view: GraphView, group: Sequence[FoundLinear]) -> str:
     """Return the place of the linears that share an operator, such as `encoder.layer.0.attention.self.query+key`."""
     first = [linear for linear in group if linear.x == group[0].x]
     parts = {part.weight: part for linear in first for part in (linear, linear.factor) if part}
-    paths = [_path(view, part) for part in parts.values()]
+    paths = [path_of(view, part).split(".") for part in parts.values()]
     common = 0
     while all(len(path) > common + 1 and path[: common + 1] == paths[0][: common + 1] for path in paths):
         common += 1
     return ".".join((*paths[0][:common], "+".join(".".join(path[common:]) for path in paths)))
 
 
-def _path(view: GraphView, linear: FoundLinear) -> list[str]:
-    """Return the names of the modules around a product, as a tracer writes them; a graph without them has its weight's.
+def path_of(view: GraphView, linear: FoundLinear) -> str:
+    """Return the path of a product's module in the model, as a tracer writes it, or else the name of its weight.
 
     A tracer names a node `/model/encoder/layer.0/output/dense/MatMul`.
     """
     scopes = view.nodes[linear.nodes[0]].name.split("/")[1:-1]
     modules = ".".join(scopes[1:] if scopes[:1] == ["model"] and len(scopes) > 1 else scopes)
-    return (modules or linear.weight.removesuffix(".weight")).split(".")
+    return modules or linear.weight.removesuffix(".weight")

@@ -37,6 +37,7 @@ DTYPES: dict[str, Any] = {
 OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
 # Parameter: whether that library computes nothing for padding, so that it pays to run rows of many widths together.
 SKIPS_PADDING = "skips_padding"
+ERRORS = 3  # a level of ONNX Runtime's log
 # Parameter: the ONNX file of a model whose default_model_filename is a Python file (hfx/deploy/bundle.py).
 MODEL_FILE = "model_file"
 # Parameter: the SHA-256 of a net and its weights without the file ADAPTER_FILE beside it, in hexadecimal digits. The
@@ -136,6 +137,8 @@ def session_options(config: Config, onnxruntime: Any) -> Any:
     options.inter_op_num_threads = integer(config, "inter_op_thread_count", 0)
     options.enable_cpu_mem_arena = integer(config, "enable_mem_arena", 1) != 0
     options.enable_mem_pattern = integer(config, "enable_mem_pattern", 1) != 0
+    if SHARED_NET in parameters(config):
+        options.log_severity_level = ERRORS  # it warns of defaults that a caller may replace
     parallel = integer(config, "execution_mode", 0) == 1
     modes = onnxruntime.ExecutionMode
     options.execution_mode = modes.ORT_PARALLEL if parallel else modes.ORT_SEQUENTIAL

@@ -54,7 +54,7 @@ class Postprocessor:
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """Return the k best labels of each row. Raises InvalidInput for an invalid top_k."""
         count = top_k(tensors, self._default_top_k, len(self._labels))
-        scores = self._activation(tensors["logits"])
+        scores = self._activation(tensors["logits"][:, : len(self._labels)])  # an adapter's net may have room for more
         best = _best(scores, count)
         return {"label": self._labels[best], "score": scores[np.arange(len(scores))[:, None], best]}
 

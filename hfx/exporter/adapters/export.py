@@ -1,0 +1,177 @@
+"""Export adapters of one backbone: each becomes a published model of its own, and all share the backbone's net."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hfx import native
+from hfx.errors import CheckpointUnsupported, HfxError, UsageError
+from hfx.exporter.adapters.folder import Adapter, find_adapters, is_adapter, read_adapter
+from hfx.exporter.adapters.head import read_head
+from hfx.exporter.adapters.merge import merged_checkpoint
+from hfx.exporter.adapters.part import AdapterPart, Donor, donors, same_versions
+from hfx.exporter.adapters.pool import Rooms
+from hfx.exporter.encoder.plan import EncoderPlan
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.pipeline import export, make_plan, without_gate
+from hfx.exporter.source import Checkpoint, open_checkpoint
+from hfx.manifest import Manifest
+from hfx.names import Kind, check_name
+from hfx.repository import check_target
+
+KINDS = frozenset({Kind.CLASSIFIER, Kind.TOKENS, Kind.CROSS_ENCODER, Kind.EMBEDDER})
+REFUSED = {"name": "--name", "verify_data": "--verify-data", "searched": "--again", "revision": "--revision"}
+
+
+@dataclass(frozen=True)
+class AdapterSet:
+    """The adapters of a `backbone` that one command exports, and the rooms of the net that they share.
+
+    `heads` has the layers of each adapter's head, with their numbers of outputs.
+    """
+
+    backbone: Checkpoint
+    adapters: tuple[Adapter, ...]
+    heads: Mapping[str, Mapping[str, int]]
+    rooms: Rooms
+    options: ExportOptions
+
+    def describe(self) -> dict[str, object]:
+        """Return what `--dry-run` prints."""
+        return {
+            "backbone": self.backbone.id,
+            "adapters": [
+                {
+                    "name": each.name,
+                    "products": len(each.products),
+                    "rank": max((pair.rank for pair in each.products.values()), default=0),
+                    "head": dict(self.heads[each.name]),
+                }
+                for each in self.adapters
+            ],
+            "largest_ranks": dict(self.rooms.ranks),
+            "largest_heads": dict(self.rooms.heads),
+        }
+
+
+def named_adapters(options: ExportOptions) -> dict[str, Path]:
+    """Return the folders of the adapters that --adapters and --adapter name, by name. Raises UsageError."""
+    found = {} if options.adapters is None else find_adapters(options.adapters)
+    for each in options.adapter:
+        name, equals, path = each.partition("=")
+        if not equals or not path:
+            raise UsageError(f"--adapter {each!r} names no folder.", "Write --adapter NAME=FOLDER.")
+        if check_name(name) in found:
+            raise UsageError(f"Two adapters have the name {name!r}.", "Give one of them another name.")
+        found[name] = Path(path)
+    return found
+
+
+def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportOptions) -> AdapterSet:
+    """Read and check all adapters, before any of them is exported.
+
+    Raises UsageError for options that adapters don't have, and CheckpointUnsupported, CheckpointCorrupt and
+    CheckpointUnsafe for adapters that can't be exported, or don't fit those that are published.
+    """
+    for field, option in REFUSED.items():
+        if getattr(options, field) != getattr(ExportOptions, field):
+            raise UsageError(f"Adapters are exported without {option}.", f"Leave {option} out.")
+    if options.device == "gpu":
+        raise UsageError("Adapters are for CPUs.", "Merge the adapter, and export the merged checkpoint.")
+    if options.cpu_runtime not in ("auto", "native"):
+        raise UsageError(f"Adapters need the native runtime, not {options.cpu_runtime}.", "Leave --cpu-runtime out.")
+    native.library()
+    for name in folders:
+        check_target(options.repository, name, options.force)
+    adapters = tuple(
+        read_adapter(name, folder) if is_adapter(folder) else read_head(name, folder, backbone)
+        for name, folder in folders.items()
+    )
+    heads = {each.name: _head(each) for each in adapters}
+    published = donors(options.repository, backbone.sha256(), folders)
+    rooms = Rooms.of((each.products for each in adapters), heads.values())
+    if published:
+        rooms = published[0].layout.rooms
+    return AdapterSet(backbone, adapters, heads, rooms, replace(options, device="cpu", cpu_runtime="auto"))
+
+
+def export_set(
+    chosen: AdapterSet, progress: Callable[[str], AbstractContextManager[Any]], gate: bool = True
+) -> Iterator[tuple[str, Manifest | HfxError]]:
+    """Export one adapter after the other, and yield its name with its manifest, or with the reason why it failed.
+
+    Without `gate`, their answers are not compared, so that models can be measured whose answers don't matter.
+    """
+    for adapter in chosen.adapters:
+        with progress(f"Exporting {adapter.name}"):
+            try:
+                outcome: Manifest | HfxError = _export(chosen, adapter, gate)
+            except HfxError as error:
+                outcome = error
+        yield adapter.name, outcome
+
+
+def _export(chosen: AdapterSet, adapter: Adapter, gate: bool) -> Manifest:
+    backbone = chosen.backbone
+    with tempfile.TemporaryDirectory(prefix="hfx-adapter-") as temporary:
+        if adapter.settings is None:
+            merged = open_checkpoint(str(adapter.folder))
+        else:
+            target = Path(temporary) / backbone.folder.resolve().name
+            merged_checkpoint(backbone, adapter, target)
+            merged = open_checkpoint(str(target))
+        plan = make_plan(merged, replace(chosen.options, name=adapter.name))
+        if not isinstance(plan, EncoderPlan) or plan.task.kind not in KINDS:
+            raise CheckpointUnsupported(
+                f"{adapter.folder}: an adapter for {plan.task.task} can't share its backbone.",
+                "Merge it, and export the merged checkpoint: model.merge_and_unload().save_pretrained(FOLDER).",
+            )
+        part = AdapterPart(
+            backbone=backbone,
+            adapter=adapter,
+            rooms=chosen.rooms,
+            labels_room=_labels_room(chosen, adapter, plan),
+            donor=_donor(chosen, adapter, plan),
+        )
+        whole = replace(plan, adapter=part)
+        return export(whole, lambda title: nullcontext(), None if gate else without_gate(whole))
+
+
+def _donor(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> Donor | None:
+    """Return a published adapter with the net that this plan would make; None if there is none."""
+    found = donors(plan.repository, chosen.backbone.sha256(), (adapter.name,))
+    wanted = plan.cpu_precision, plan.task.task, str(plan.task.kind)
+    for each in found:
+        made = each.manifest.precision.cpu, each.manifest.task, each.manifest.choices.get("kind")
+        if made == wanted and each.layout.rooms == chosen.rooms and same_versions(each):
+            return each
+    return None
+
+
+def _head(adapter: Adapter) -> dict[str, int]:
+    """Return the layers of the head that an adapter brings, and their numbers of outputs."""
+    layers = {}
+    for name, values in adapter.saved.items():
+        path, _, kind = name.rpartition(".")
+        is_linear = f"{path}.weight" in adapter.saved and adapter.saved[f"{path}.weight"].ndim == 2
+        if kind not in ("weight", "bias") or not is_linear:
+            raise CheckpointUnsupported(
+                f"{adapter.folder} brings {name} {list(values.shape)}, which is no linear layer of a head.",
+                "Merge the adapter, and export the merged checkpoint.",
+            )
+        layers[path] = len(adapter.saved[f"{path}.weight"])
+    return layers
+
+
+def _labels_room(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> int:
+    """Return the number of logits of the net; 0 if no head is the adapters' own."""
+    if plan.task.kind is Kind.EMBEDDER or not chosen.rooms.heads:
+        return 0
+    labels = plan.task.net_outputs(plan.checkpoint.config)[0].dims[-1]
+    last = [path for path, count in chosen.heads[adapter.name].items() if count == labels]
+    return chosen.rooms.heads[last[-1]] if last else 0

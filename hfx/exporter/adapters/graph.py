@@ -1,0 +1,91 @@
+"""Give an encoder's graph the operators that apply the adapters in a pool, and write it with the pool's default."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from hfx.exporter.adapters.pool import Layout, Rooms, parts_of
+from hfx.exporter.encoder.linears import FoundLinear
+from hfx.exporter.graph import operators
+from hfx.exporter.quantize.encoder import LOW_RANK, RowWise
+from hfx.exporter.quantize.products import path_of
+from hfx.python_backends.onnxruntime.config import ADAPTER_FILE
+
+ADAPTER, ADAPTERS = "adapter", "adapters"  # the net's inputs: the slot of each row, and the pool
+
+
+@dataclass
+class AdaptedProducts:
+    """The products of a graph that have adapters; their places in the pool are added to `layout`."""
+
+    rooms: Rooms
+    layout: Layout = field(default_factory=Layout)
+
+    def nodes(self, rows: RowWise, parts: Sequence[FoundLinear], out: str) -> list[onnx.NodeProto]:
+        """Return the nodes of one linear, or of several that read one tensor; empty if none of them is adapted."""
+        first, paths = parts[0], [path_of(rows.view, part) for part in parts]
+        if not any(path in self.rooms.ranks or path in self.rooms.heads for path in paths):
+            return []
+        if first.factor:
+            return rows.gated(parts, out)
+        sizes = [rows.weights[part.weight].dims[:: 1 if part.transposed else -1] for part in parts]
+        inputs, suffix = int(sizes[0][1]), operators.SUFFIXES[first.activation] if first.activation else ""
+        if paths[0] in self.rooms.heads:
+            return self._head(rows, first, paths[0], inputs, suffix, out)
+        wide = [(path, int(size[0])) for path, size in zip(paths, sizes, strict=True)]
+        attributes = parts_of(self.layout, self.rooms, wide, inputs)
+        assert attributes is not None
+        base = out + ".base"
+        plain = [replace(part, activation=None, residual="") for part in parts]
+        added = [first.residual] if first.residual else []
+        read = [first.x, base, *added, ADAPTER, ADAPTERS]
+        op = LOW_RANK + ("Add" if added else suffix)
+        return [rows.plain(plain, base), rows.node(op, read, out, **attributes)]
+
+    def _head(
+        self, rows: RowWise, linear: FoundLinear, path: str, inputs: int, suffix: str, out: str
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes of a layer of the head: its weights are the adapter's own."""
+        place = self.layout.add(path, inputs, self.rooms.heads[path])
+        made = out + ".sum" if linear.residual else out
+        sizes = {"in_features": inputs, "out_features": place.outputs, "offset": place.offset}
+        node = rows.node("AdapterLinear" + suffix, [linear.x, ADAPTER, ADAPTERS], made, **sizes)
+        added = [helper.make_node("Add", [made, linear.residual], [out], name=out)] if linear.residual else []
+        return [node, *added]
+
+
+def add_inputs(graph: onnx.GraphProto, stride: int) -> None:
+    """Let the graph take the slot of each row, or one for all rows, and the pool [slots, stride]."""
+    graph.input.append(helper.make_tensor_value_info(ADAPTER, TensorProto.INT32, ["adapter_rows"]))
+    graph.input.append(helper.make_tensor_value_info(ADAPTERS, TensorProto.FLOAT, ["slots", stride]))
+
+
+def add_pool(path: Path, slot: NDArray[np.float32], outputs: int) -> str:
+    """Let the graph in the file `path` read its weights from the file ADAPTER_FILE, unless its caller gives a pool.
+
+    `slot` [stride] are the weights. The graph's output has room for `outputs` numbers in its last dimension (0: as it
+    is). Returns the SHA-256 of the graph and the weights that it shares with other adapters.
+    """
+    model = onnx.load(path, load_external_data=False)
+    graph, folder = model.graph, path.parent
+    slot.astype("<f4").tofile(folder / ADAPTER_FILE)
+    pool = onnx.TensorProto(name=ADAPTERS, data_type=TensorProto.FLOAT, dims=[1, slot.size])
+    pool.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": ADAPTER_FILE, "offset": 0, "length": 4 * slot.size}.items():
+        pool.external_data.add(key=key, value=str(value))
+    graph.initializer.extend([numpy_helper.from_array(np.zeros(1, np.int32), ADAPTER), pool])
+    if outputs:
+        graph.output[0].type.tensor_type.shape.dim[-1].dim_value = outputs
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    digest = hashlib.sha256()
+    for file in (path, path.with_name(path.name + ".data")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,135 @@
+"""Write the net of an adapter, and compare answers of batches that mix it with others on its backbone."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from hfx import names, native
+from hfx.errors import CheckpointUnsupported, VerificationFailed
+from hfx.exporter import runtime
+from hfx.exporter.adapters.graph import ADAPTER, ADAPTERS, AdaptedProducts, add_inputs, add_pool
+from hfx.exporter.adapters.part import MIXED_ADAPTERS, MIXED_TEXTS, AdapterPart, donors, link_or_keep
+from hfx.exporter.adapters.pool import LAYOUT_FILE, Matrix
+from hfx.exporter.encoder import folders
+from hfx.exporter.encoder.build import save
+from hfx.exporter.encoder.linears import float_weights
+from hfx.exporter.quantize.encoder import row_source, row_wise
+from hfx.python_backends.onnxruntime.config import ADAPTER_FILE, ERRORS, SHARED_NET
+
+if TYPE_CHECKING:
+    from hfx.exporter.encoder.nets import EncoderArtefacts
+    from hfx.exporter.encoder.plan import EncoderPlan
+    from hfx.local import Tensors
+
+
+def write_adapted(plan: EncoderPlan, artefacts: EncoderArtefacts, name: str) -> EncoderArtefacts:
+    """Write the net's file `name` in the precision for CPUs, its layout of the pool, and the adapter's own weights.
+
+    Raises CheckpointUnsupported if the graph lacks a product that is adapted, or if the adapter does not fit the net
+    that it shares.
+    """
+    part, folder = plan.adapter, artefacts.net_folder(plan)
+    assert part is not None and plan.cpu_precision is not None
+    path = folder / name
+    if part.donor is None:
+        skips_padding, weights, shared = _write_first(plan, artefacts, part, path)
+    else:
+        skips_padding, weights, shared = _write_linked(artefacts, part, path)
+    operators = folders.copy_operators(folder, skips_padding) | {SHARED_NET: shared}
+    choice = runtime.CpuChoice("native", operators=operators)
+    counts = {"int8_weights": weights, "adapter": part.record() | {"shared": [skips_padding, weights, shared]}}
+    choices = {**artefacts.choices, **counts}
+    return replace(artefacts, files={"cpu": name}, candidates={"native": (choice, path)}, choices=choices)
+
+
+def _write_first(
+    plan: EncoderPlan, artefacts: EncoderArtefacts, part: AdapterPart, path: Path
+) -> tuple[bool, int, str]:
+    assert artefacts.graph is not None
+    adapted, graph = AdaptedProducts(part.rooms), artefacts.graph
+    kept = frozenset(float_weights(row_source(graph).graph)) if plan.cpu_precision == "fp32" else frozenset[str]()
+    quantized = row_wise(graph, runtime.weight_levels(), kept, adapted)
+    if missing := sorted(({*part.rooms.ranks} | {*part.rooms.heads}) - {*adapted.layout.places}):
+        raise CheckpointUnsupported(
+            f"{part.adapter.folder} adapts {missing[0]}, which is no product of the exported graph.",
+            "Merge the adapter, and export the merged checkpoint: model.merge_and_unload().save_pretrained(FOLDER).",
+        )
+    add_inputs(quantized.model.graph, adapted.layout.stride)
+    save(quantized.model, path)
+    adapted.layout.write(path.with_name(LAYOUT_FILE))
+    shared = add_pool(path, part.slot(adapted.layout, artefacts.model), part.labels_room)
+    return quantized.skips_padding, quantized.weights, shared
+
+
+def _write_linked(artefacts: EncoderArtefacts, part: AdapterPart, path: Path) -> tuple[bool, int, str]:
+    donor = part.donor
+    assert donor is not None
+    part.slot(donor.layout, artefacts.model).astype("<f4").tofile(path.with_name(ADAPTER_FILE))
+    for file in (path.name, path.name + ".data", LAYOUT_FILE):
+        shutil.copyfile(donor.net / file, path.with_name(file))
+        link_or_keep(donor.net / file, path.with_name(file))
+    skips_padding, weights, shared = donor.record["shared"]
+    return bool(skips_padding), int(weights), str(shared)
+
+
+def graph_inputs(part: AdapterPart, name: str) -> tuple[str, ...]:
+    """Return the token inputs of the net that the adapter shares."""
+    assert part.donor is not None
+    graph = onnx.load(part.donor.net / name, load_external_data=False).graph
+    return tuple(each.name for each in graph.input if each.name not in (names.ITEM_SHAPE, ADAPTER, ADAPTERS))
+
+
+def compare_mixed(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """Check that the answers of a batch that mixes adapters have the bits that each adapter alone gives.
+
+    Raises VerificationFailed otherwise.
+    """
+    part, reference = plan.adapter, artefacts.reference
+    assert part is not None and reference is not None
+    others = donors(plan.repository, part.backbone.sha256(), (plan.name,))[: MIXED_ADAPTERS - 1]
+    shared = part.record()["backbone_sha256"], artefacts.choices["adapter"]["shared"][-1]
+    alike = [each for each in others if (each.record["backbone_sha256"], each.record["shared"][-1]) == shared]
+    slots = np.stack([_slot(artefacts.net_folder(plan)), *(_slot(each.net) for each in alike)])
+    session: Any = _session(plan, artefacts)
+    texts = reference.encoded[:MIXED_TEXTS]
+    if not artefacts.choices["adapter"]["shared"][0]:  # padding would be computed, and may change the last bit
+        widths = [each[names.INPUT_IDS].shape[-1] for each in texts]
+        most = max(set(widths), key=widths.count)
+        texts = [each for each, width in zip(texts, widths, strict=True) if width == most]
+    order = np.arange(len(texts), dtype=np.int32) % len(slots)
+    feed = _feed(texts, artefacts.inputs)
+    mixed = session.run(None, feed | {ADAPTER: order, ADAPTERS: slots})[0]
+    for row, (text, at) in enumerate(zip(texts, order, strict=True)):
+        alone = session.run(None, _feed([text], artefacts.inputs) | {ADAPTERS: slots[at : at + 1]})[0]
+        if mixed[row].tobytes() != alone[0].tobytes():
+            raise VerificationFailed(
+                f"An answer of {plan.name} depends on the other adapters in its batch (text {row}).",
+                "Please report this.",
+            )
+    return replace(artefacts, parity={**artefacts.parity, "mixed": {"adapters": len(slots), "texts": len(texts)}})
+
+
+def _slot(net: Path) -> Matrix:
+    return np.fromfile(net / ADAPTER_FILE, "<f4")
+
+
+def _session(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Any:
+    import onnxruntime
+
+    options, folder = onnxruntime.SessionOptions(), artefacts.net_folder(plan)
+    options.intra_op_num_threads, options.log_severity_level = plan.threads, ERRORS
+    options.register_custom_ops_library(str(native.library()))
+    return onnxruntime.InferenceSession(str(folder / artefacts.files["cpu"]), options)
+
+
+def _feed(texts: list[Tensors] | Any, inputs: tuple[str, ...]) -> dict[str, Any]:
+    """Return the inputs of the net for rows of any widths."""
+    flat = {name: np.concatenate([each[name].reshape(-1) for each in texts]).astype(np.int32) for name in inputs}
+    widths = np.array([[each[names.INPUT_IDS].shape[-1]] for each in texts], np.int32)
+    return flat | {names.ITEM_SHAPE: widths}

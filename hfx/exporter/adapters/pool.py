@@ -1,0 +1,188 @@
+"""Where the weights of an adapter are in the pool, the float32 tensor [slots, stride] that its net reads.
+
+A slot holds one adapter: for each adapted product of the backbone a low-rank pair, and for each layer of the head a
+matrix and its bias. All adapters of one net share its layout, whose places have room for other ranks and other numbers
+of labels. The operators that read the pool are LowRank and AdapterLinear (graph/adapter_definitions.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfx.errors import CheckpointUnsupported
+from hfx.exporter.adapters.folder import LowRank
+from hfx.exporter.model_files import write_json
+from hfx.strict_json import read_text
+
+HEADER = 16  # floats before a low-rank pair, the first of which is the pair's rank
+LAYOUT_FILE = "adapters.json"
+LAYOUT_BYTES = 4 << 20
+LEAST_RANK = 8
+LABELS_STEP = 16  # a head with several labels has room for a multiple of this number
+Matrix = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The place of a layer's weights in a slot, in floats.
+
+    A product of the backbone has `rank`, the largest rank that fits; a layer of the head has rank 0.
+    """
+
+    offset: int
+    inputs: int
+    outputs: int
+    rank: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of floats."""
+        if self.rank:
+            return HEADER + self.rank * (self.inputs + self.outputs)
+        return self.outputs * (self.inputs + 1)
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What the adapters of one net may have: product -> largest rank, and layer of the head -> most outputs."""
+
+    ranks: Mapping[str, int]
+    heads: Mapping[str, int]
+
+    @classmethod
+    def of(cls, products: Iterable[Mapping[str, LowRank]], heads: Iterable[Mapping[str, int]]) -> Rooms:
+        """Return the rooms for adapters with these products, and with heads of these numbers of outputs."""
+        ranks, outputs = dict[str, int](), dict[str, int]()
+        for each in products:
+            for path, pair in each.items():
+                ranks[path] = max(ranks.get(path, LEAST_RANK), _power_of_two(pair.rank))
+        for head in heads:
+            for path, count in head.items():
+                room = count if count == 1 else -(-count // LABELS_STEP) * LABELS_STEP
+                outputs[path] = max(outputs.get(path, 0), room)
+        return cls(ranks, outputs)
+
+
+@dataclass
+class Layout:
+    """The places of all layers in a slot, by the layers' paths in the model. `add` gives a layer the next place."""
+
+    places: dict[str, Place] = field(default_factory=dict)
+
+    @property
+    def stride(self) -> int:
+        """The floats of a slot."""
+        return sum(place.size for place in self.places.values())
+
+    @property
+    def rooms(self) -> Rooms:
+        """The rooms of the places."""
+        return Rooms(
+            {path: place.rank for path, place in self.places.items() if place.rank},
+            {path: place.outputs for path, place in self.places.items() if not place.rank},
+        )
+
+    def add(self, path: str, inputs: int, outputs: int, rank: int = 0) -> Place:
+        """Return the place of a layer, which may be read by several nodes of a graph."""
+        if path not in self.places:
+            self.places[path] = Place(offset=self.stride, inputs=inputs, outputs=outputs, rank=rank)
+        return self.places[path]
+
+    def slot(self, products: Mapping[str, LowRank], heads: Mapping[str, tuple[Matrix, Matrix]]) -> Matrix:
+        """Return the slot [stride] of an adapter.
+
+        `products` has the low-rank pairs, and `heads` the weights [outputs, inputs] and biases [outputs] of the head.
+        Raises CheckpointUnsupported if the adapter does not fit.
+        """
+        if strange := sorted(({*products} | {*heads}) - {*self.places}):
+            raise CheckpointUnsupported(
+                f"It adapts {strange[0]}, which the others on this backbone leave as it is.", AGAIN
+            )
+        slot = np.zeros(self.stride, np.float32)
+        for path, place in self.places.items():
+            part = slot[place.offset : place.offset + place.size]
+            if place.rank:
+                if path in products:
+                    _write_pair(path, place, products[path], part)
+            else:
+                _write_head(path, place, *heads[path], part)
+        return slot
+
+    def write(self, path: Path) -> None:
+        """Write the layout as JSON."""
+        write_json(path, {"places": {name: asdict(place) for name, place in self.places.items()}})
+
+    @classmethod
+    def read(cls, path: Path) -> Layout:
+        """Read a layout that `write` has written."""
+        stated: Any = json.loads(read_text(path, LAYOUT_BYTES))
+        return cls({str(name): Place(**place) for name, place in stated["places"].items()})
+
+
+AGAIN = "Export all adapters of this backbone again, with this one among them, into another repository or by --force."
+
+
+def _write_pair(path: str, place: Place, pair: LowRank, part: Matrix) -> None:
+    rank = pair.rank
+    if rank > place.rank:
+        raise CheckpointUnsupported(f"Its rank at {path} is {rank}; the others' net has room for {place.rank}.", AGAIN)
+    if pair.a.shape[1] != place.inputs or pair.b.shape[0] != place.outputs:
+        raise CheckpointUnsupported(
+            f"Its matrices at {path} are for {pair.a.shape[1]} inputs and {pair.b.shape[0]} outputs; the backbone's "
+            f"layer has {place.inputs} and {place.outputs}.",
+            "Give the backbone that the adapter was trained on.",
+        )
+    second = HEADER + place.rank * place.inputs
+    part[0] = rank
+    part[HEADER : HEADER + rank * place.inputs] = pair.a.ravel()
+    part[second : second + rank * place.outputs] = pair.b.T.ravel()
+
+
+def _write_head(path: str, place: Place, weight: Matrix, bias: Matrix, part: Matrix) -> None:
+    outputs, inputs = weight.shape
+    if outputs > place.outputs or inputs != place.inputs:
+        raise CheckpointUnsupported(
+            f"Its head's {path} has {inputs} inputs and {outputs} outputs; the others' net has {place.inputs}, and "
+            f"room for {place.outputs}.",
+            AGAIN,
+        )
+    part[: weight.size] = weight.ravel()
+    part[place.outputs * inputs : place.outputs * inputs + outputs] = bias
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()
+
+
+def parts_of(layout: Layout, rooms: Rooms, parts: Sequence[tuple[str, int]], inputs: int) -> dict[str, int] | None:
+    """Return the attributes of LowRank for linears side by side; None if none of them is adapted.
+
+    `parts` has the path of each linear, and its number of outputs. Linears that are adapted get places in `layout`, one
+    behind the other.
+    """
+    ranks = [rooms.ranks.get(path, 0) for path, _ in parts]
+    if not any(ranks):
+        return None
+    adapted = zip(parts, ranks, strict=True)
+    places = [layout.add(path, inputs, outputs, rank) for (path, outputs), rank in adapted if rank]
+    ends = [place.offset + place.size for place in places]
+    if [place.offset for place in places[1:]] != ends[:-1]:
+        raise CheckpointUnsupported(
+            f"{parts[0][0]} is read by several attentions of the graph, which adapters can't have.",
+            "Merge the adapter.",
+        )
+    attributes = {"in_features": inputs, "offset": places[0].offset}
+    for index in range(MOST_PARTS):
+        attributes[f"columns{index}"] = parts[index][1] if index < len(parts) else 0
+        attributes[f"rank{index}"] = ranks[index] if index < len(parts) else 0
+    return attributes
+
+
+MOST_PARTS = 3
