@@ -148,7 +148,7 @@ def _donor(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> Donor | N
     wanted = plan.cpu_precision, plan.task.task, str(plan.task.kind)
     for each in found:
         made = each.manifest.precision.cpu, each.manifest.task, each.manifest.choices.get("kind")
-        if made == wanted and each.layout.rooms == chosen.rooms and same_versions(each):
+        if made == wanted and each.layout.has(chosen.rooms) and same_versions(each):
             return each
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,11 +13,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter.adapters.pool import Layout, Rooms, parts_of
-from hfx.exporter.encoder.linears import FoundLinear
+from hfx.exporter.encoder.linears import FoundLinear, GraphView
+from hfx.exporter.encoder.ragged import PADDED
 from hfx.exporter.graph import operators
 from hfx.exporter.quantize.encoder import LOW_RANK, RowWise
 from hfx.exporter.quantize.products import path_of
+from hfx.names import INPUT_IDS
 from hfx.python_backends.onnxruntime.config import ADAPTER_FILE
 
 ADAPTER, ADAPTERS = "adapter", "adapters"  # the net's inputs: the slot of each row, and the pool
@@ -28,12 +32,18 @@ class AdaptedProducts:
 
     rooms: Rooms
     layout: Layout = field(default_factory=Layout)
+    _paths: dict[str, str] = field(default_factory=dict)  # by weight
 
     def nodes(self, rows: RowWise, parts: Sequence[FoundLinear], out: str) -> list[onnx.NodeProto]:
         """Return the nodes of one linear, or of several that read one tensor; empty if none of them is adapted."""
-        first, paths = parts[0], [path_of(rows.view, part) for part in parts]
-        if not any(path in self.rooms.ranks or path in self.rooms.heads for path in paths):
+        first, paths = parts[0], [self._path(rows.view, part) for part in parts]
+        if not any(map(self._is_adapted, paths)):
             return []
+        if not _has_rows(rows.view, first.x):
+            raise CheckpointUnsupported(
+                f"{paths[0]} is computed once for all texts of a batch, and can't differ between adapters.",
+                "Leave this layer out of target_modules, or merge the adapter and export the merged checkpoint.",
+            )
         if first.factor:
             return rows.gated(parts, out)
         sizes = [rows.weights[part.weight].dims[:: 1 if part.transposed else -1] for part in parts]
@@ -50,6 +60,18 @@ class AdaptedProducts:
         op = LOW_RANK + ("Add" if added else suffix)
         return [rows.plain(plain, base), rows.node(op, read, out, **attributes)]
 
+    def _is_adapted(self, path: str) -> bool:
+        return path in self.rooms.ranks or path in self.rooms.heads
+
+    def _path(self, view: GraphView, linear: FoundLinear) -> str:
+        """Return the path of a linear's module. A tracer numbers the further calls of a module (`query_1`)."""
+        path = path_of(view, linear)
+        if self._is_adapted(path):
+            self._paths.setdefault(linear.weight, path)
+            return path
+        called = self._paths.get(linear.weight, path)
+        return called if _without_numbers(called) == _without_numbers(path) else path
+
     def _head(
         self, rows: RowWise, linear: FoundLinear, path: str, inputs: int, suffix: str, out: str
     ) -> list[onnx.NodeProto]:
@@ -60,6 +82,16 @@ class AdaptedProducts:
         node = rows.node("AdapterLinear" + suffix, [linear.x, ADAPTER, ADAPTERS], made, **sizes)
         added = [helper.make_node("Add", [made, linear.residual], [out], name=out)] if linear.residual else []
         return [node, *added]
+
+
+def _has_rows(view: GraphView, tensor: str) -> bool:
+    """Whether the first dimension of a tensor is that of the texts."""
+    rows = view.shapes.get(PADDED + INPUT_IDS, ())[:1]
+    return bool(rows) and view.shapes.get(tensor, ())[:1] == rows
+
+
+def _without_numbers(path: str) -> list[str]:
+    return [re.sub(r"_\d+$", "", part) for part in path.split(".")]
 
 
 def add_inputs(graph: onnx.GraphProto, stride: int) -> None:

@@ -19,6 +19,7 @@ from hfx.exporter.adapters.pool import LAYOUT_FILE, Matrix
 from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.build import save
 from hfx.exporter.encoder.linears import float_weights
+from hfx.exporter.encoder.trace import TRACED, example
 from hfx.exporter.quantize.encoder import row_source, row_wise
 from hfx.python_backends.onnxruntime.config import ADAPTER_FILE, ERRORS, SHARED_NET
 
@@ -55,7 +56,9 @@ def _write_first(
     adapted, graph = AdaptedProducts(part.rooms), artefacts.graph
     kept = frozenset(float_weights(row_source(graph).graph)) if plan.cpu_precision == "fp32" else frozenset[str]()
     quantized = row_wise(graph, runtime.weight_levels(), kept, adapted)
-    if missing := sorted(({*part.rooms.ranks} | {*part.rooms.heads}) - {*adapted.layout.places}):
+    missing = sorted(({*part.rooms.ranks} | {*part.rooms.heads}) - {*adapted.layout.places})
+    adapted.layout.unused = [path for path in missing if _changes_nothing(artefacts.model, path, artefacts.inputs)]
+    if missing := [path for path in missing if path not in adapted.layout.unused]:
         raise CheckpointUnsupported(
             f"{part.adapter.folder} adapts {missing[0]}, which is no product of the exported graph.",
             "Merge the adapter, and export the merged checkpoint: model.merge_and_unload().save_pretrained(FOLDER).",
@@ -76,6 +79,21 @@ def _write_linked(artefacts: EncoderArtefacts, part: AdapterPart, path: Path) ->
         link_or_keep(donor.net / file, path.with_name(file))
     skips_padding, weights, shared = donor.record["shared"]
     return bool(skips_padding), int(weights), str(shared)
+
+
+def _changes_nothing(model: Any, path: str, inputs: tuple[str, ...]) -> bool:
+    """Whether the outputs of `model` are the same, to the bit, without the weight of the layer at `path`."""
+    import torch
+
+    feed = dict(zip(inputs, example(model, inputs, *TRACED), strict=True))
+    weight = model.get_submodule(path).weight
+    with torch.no_grad():
+        values = weight.clone()
+        before = model(**feed)[0]
+        weight.zero_()
+        after = model(**feed)[0]
+        weight.copy_(values)
+    return torch.equal(before, after)
 
 
 def graph_inputs(part: AdapterPart, name: str) -> tuple[str, ...]:

@@ -24,9 +24,9 @@ from hfx.exporter.adapters.folder import Adapter
 from hfx.exporter.adapters.pool import LAYOUT_FILE, Layout, Matrix, Rooms
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.model_files import write_tokenizer_json
+from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.steps import VERSIONED
-from hfx.exporter.tensors import CheckpointTensors
 from hfx.extras import versions
 from hfx.manifest import Manifest
 from hfx.repository.catalog import models
@@ -121,18 +121,35 @@ class AdapterPart:
         """A context in which the adapted layers of the merged `model` have the backbone's own weights."""
         import torch
 
-        tensors = CheckpointTensors(self.backbone.home)
+        own = self._own_model(model)
         merged: dict[Any, torch.Tensor] = {}
         with torch.no_grad():
             try:
                 for path in self.rooms.ranks:
                     weight: Any = model.get_submodule(path).weight
                     merged[weight] = weight.clone()
-                    weight.copy_(torch.from_numpy(np.ascontiguousarray(_own_weight(tensors, path, *weight.shape))))
+                    weight.copy_(own.get_submodule(path).weight)
                 yield
             finally:
                 for weight, values in merged.items():
                     weight.copy_(values)
+
+    def _own_model(self, merged: Any) -> torch.nn.Module:
+        """Return the backbone in the class of the `merged` model, whose head may be another."""
+        import torch
+
+        checkpoint = self.backbone.home
+        with quiet_libraries():
+            own: torch.nn.Module = type(merged).from_pretrained(
+                checkpoint.view,
+                config=merged.config,
+                local_files_only=True,
+                use_safetensors=not checkpoint.pickled,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                weights_only=True,
+            )
+        return own
 
     def slot(self, layout: Layout, merged: torch.nn.Module) -> Matrix:
         """Return the adapter's slot [stride]; the layers of its head are those of the `merged` model.
@@ -169,14 +186,6 @@ def link_or_keep(source: Path, target: Path) -> None:
 def same_versions(donor: Donor) -> bool:
     """Whether this installation would make the donor's net again, byte for byte."""
     return dict(donor.manifest.versions) == versions(VERSIONED)
-
-
-def _own_weight(tensors: CheckpointTensors, path: str, *shape: int) -> Matrix:
-    """Return the backbone's weight of the layer at `path`; a bare model is saved without the path's first part."""
-    stored = tensors.first(f"{path}.weight", f"{path.partition('.')[2]}.weight")
-    values: Matrix = tensors.parameter(stored, *shape).read()
-    tensors.require()
-    return values
 
 
 def _linear(model: torch.nn.Module, path: str) -> tuple[Matrix, Matrix]:

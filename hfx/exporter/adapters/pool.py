@@ -72,9 +72,13 @@ class Rooms:
 
 @dataclass
 class Layout:
-    """The places of all layers in a slot, by the layers' paths in the model. `add` gives a layer the next place."""
+    """The places of all layers in a slot, by the layers' paths in the model. `add` gives a layer the next place.
+
+    `unused` are layers that adapters may have, but whose weights change no answer, such as an unused pooler's.
+    """
 
     places: dict[str, Place] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
 
     @property
     def stride(self) -> int:
@@ -89,6 +93,13 @@ class Layout:
             {path: place.outputs for path, place in self.places.items() if not place.rank},
         )
 
+    def has(self, rooms: Rooms) -> bool:
+        """Whether the places have just these rooms."""
+        own, others = self.rooms, {*self.unused, *rooms.heads}
+        ranks = {path: rank for path, rank in rooms.ranks.items() if path not in others}
+        heads = {path: outputs for path, outputs in rooms.heads.items() if path not in self.unused}
+        return (own.ranks, own.heads) == (ranks, heads)
+
     def add(self, path: str, inputs: int, outputs: int, rank: int = 0) -> Place:
         """Return the place of a layer, which may be read by several nodes of a graph."""
         if path not in self.places:
@@ -101,7 +112,7 @@ class Layout:
         `products` has the low-rank pairs, and `heads` the weights [outputs, inputs] and biases [outputs] of the head.
         Raises CheckpointUnsupported if the adapter does not fit.
         """
-        if strange := sorted(({*products} | {*heads}) - {*self.places}):
+        if strange := sorted(({*products} | {*heads}) - {*self.places, *self.unused}):
             raise CheckpointUnsupported(
                 f"It adapts {strange[0]}, which the others on this backbone leave as it is.", AGAIN
             )
@@ -117,13 +128,15 @@ class Layout:
 
     def write(self, path: Path) -> None:
         """Write the layout as JSON."""
-        write_json(path, {"places": {name: asdict(place) for name, place in self.places.items()}})
+        write_json(
+            path, {"unused": self.unused, "places": {name: asdict(place) for name, place in self.places.items()}}
+        )
 
     @classmethod
     def read(cls, path: Path) -> Layout:
         """Read a layout that `write` has written."""
         stated: Any = json.loads(read_text(path, LAYOUT_BYTES))
-        return cls({str(name): Place(**place) for name, place in stated["places"].items()})
+        return cls({str(name): Place(**place) for name, place in stated["places"].items()}, stated["unused"])
 
 
 AGAIN = "Export all adapters of this backbone again, with this one among them, into another repository or by --force."
