@@ -35,6 +35,7 @@ SECONDS = 300.0
 REVISION = "0" * 40
 # Checkpoints of the hub that the documents name, and the trained ones that stand for them.
 HUB = {
+    "distilbert/distilbert-base-uncased": "sentiment-distilbert",
     "distilbert/distilbert-base-uncased-finetuned-sst-2-english": "sentiment-distilbert",
     "distilbert/distilgpt2": "stories-gpt2",
     "facebook/bart-large-cnn": "summaries-bart",
