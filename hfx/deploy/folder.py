@@ -13,7 +13,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,8 @@ RECORD_FILE = "hfx-deploy.json"  # the target, the models, and the hashes of the
 RECORD_FORMAT = 1
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE_SUFFIX = ".j2"
+LEAST_LINKED = 1 << 16  # bytes: smaller files are copies, which can be edited
+Copies = dict[tuple[int, int], tuple[Path, FileEntry]]  # of files with several links, by device and inode
 
 
 # Rendering
@@ -79,20 +81,35 @@ def render(target: str, folder: Path, values: dict[str, Any]) -> None:
 def copy_models(deployment: Deployment, folder: Path) -> None:
     """Copy the published models into `folder`, which becomes a model repository, and hash the files while copying.
 
-    The files are copies, not links, because the user may edit the output. Raises ModelCorrupt for a file that was
-    changed meanwhile.
+    The files are copies, not links, because the user may edit the output. Large files that are links to one another, as
+    those of adapters on one backbone, are copied once. Raises ModelCorrupt for a file that was changed meanwhile.
     """
+    copies: Copies = {}
     for model in deployment.models:
         for name, entry in model.manifest.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with (deployment.repository / name).open("rb") as reader:
-                copied = copy_hashed(reader, folder / name)
-            if copied != entry:
+            if _copy(deployment.repository / name, folder / name, copies) != entry:
                 raise ModelCorrupt(f"{deployment.repository / name} was changed while it was copied.", "Try again.")
         for member in model.manifest.folders:  # Triton needs a version folder, even if it is empty, as for an ensemble
             (folder / member / "1").mkdir(parents=True, exist_ok=True)
         manifest = Path(model.name, MANIFEST_FILE)
         shutil.copyfile(deployment.repository / manifest, folder / manifest)
+
+
+def _copy(source: Path, target: Path, copies: Copies) -> FileEntry:
+    """Copy `source` to the new file `target`, or link `target` to the copy of another link to `source` in `copies`."""
+    with source.open("rb") as reader:
+        status = os.fstat(reader.fileno())
+        key = status.st_dev, status.st_ino
+        if key in copies:
+            first, entry = copies[key]
+            with suppress(OSError):  # a file system without links, or with too many
+                os.link(first, target)
+                return entry
+        copied = copy_hashed(reader, target)
+        if status.st_nlink > 1 and status.st_size >= LEAST_LINKED:
+            copies[key] = target, copied
+        return copied
 
 
 def copy_hashed(reader: IO[bytes], target: Path) -> FileEntry:
