@@ -102,7 +102,8 @@ def _adapters(context: typer.Context, model: str, options: ExportOptions, dry_ru
     if dry_run:
         report.result(chosen.describe(), _plan_lines(chosen.describe(), verbose=True))
         return
-    manifests, failures = list[Manifest](), dict[str, HfxError]()
+    manifests: list[Manifest] = []
+    failures: dict[str, HfxError] = {}
     for name, outcome in export_set(chosen, report.numbered(len(folders))):
         if isinstance(outcome, HfxError):
             failures[name] = outcome
@@ -144,6 +145,7 @@ def _model_and_options(
 
 def _again(context: typer.Context, name: str, model: str | None, options: ExportOptions) -> tuple[str, ExportOptions]:
     """Return the checkpoint and the options with which the published model NAME was exported, to replace it."""
+    from hfx.exporter.adapters.part import RECORD
     from hfx.exporter.mixed_precision import read_search
     from hfx.repository.catalog import model as published_model
     from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, made_by
@@ -160,6 +162,11 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
     if words[:2] != ["hfx", "export"] or "--from" in words:
         fix = f"Type its options: hfx export MODEL --name {name} --force."
         raise UsageError(f"{name} was not made by `hfx export MODEL`, but by {command!r}.", fix)
+    if RECORD in manifest.choices:
+        raise UsageError(
+            f"{name} is an adapter, and its manifest doesn't say in which folder the adapter was.",
+            f"Export it with its folder: {_adapter_again(words, name)}.",
+        )
     if model is None and source.revision is None and not Path(source.id).is_dir():
         fix = f"Give it: hfx export FOLDER --again {name}."
         raise UsageError(f"{name} was exported from a folder {source.id!r}, which is not here.", fix)
@@ -173,6 +180,17 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
         "searched": read_search(manifest),
     }
     return model or source.id, replace(options, **chosen)
+
+
+def _adapter_again(words: list[str], name: str) -> str:
+    """Return the command that exports one of the adapters again that the command `words` exported."""
+    kept, rest = list[str](), iter(words)
+    for word in rest:
+        if word in ("--adapters", "--adapter"):
+            next(rest, None)
+        elif word != "--force" and not word.startswith(("--adapters=", "--adapter=")):
+            kept.append(word)
+    return f"{shlex.join(kept)} --adapter {name}=FOLDER --force"
 
 
 def _check_same(name: str, checkpoint: Checkpoint, options: ExportOptions) -> None:
@@ -209,13 +227,14 @@ def published(manifest: Manifest, repository: Path) -> dict[str, Any]:
 
 def _made_by(model: str) -> str:
     """Return the command as generated files quote it: options as typed, but no folder of this machine."""
-    arguments = [
-        Path(argument).name
-        if argument.startswith(("/", "~", "..")) or (argument == model and Path(argument).exists())
-        else argument
-        for argument in sys.argv[1:]
-    ]
-    return "hfx " + shlex.join(arguments)
+    return "hfx " + shlex.join(_without_folder(argument, model) for argument in sys.argv[1:])
+
+
+def _without_folder(argument: str, model: str) -> str:
+    if argument.startswith(("/", "~", "..")) or (argument == model and Path(argument).exists()):
+        return Path(argument).name
+    name, _, path = argument.partition("=")  # --adapter NAME=FOLDER
+    return f"{name}={Path(path).name}" if path.startswith(("/", "~", "..")) else argument
 
 
 def _plan_lines(plan: Mapping[str, object], verbose: bool) -> list[str]:
