@@ -21,7 +21,7 @@ import numpy as np
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.adapters.folder import Adapter
-from hfx.exporter.adapters.pool import LAYOUT_FILE, Layout, Matrix, Rooms
+from hfx.exporter.adapters.pool import AGAIN, LAYOUT_FILE, Layout, Matrix, Rooms
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.model_files import write_tokenizer_json
 from hfx.exporter.quiet import quiet_libraries
@@ -156,6 +156,12 @@ class AdapterPart:
 
         Raises CheckpointUnsupported if it does not fit.
         """
+        brought = {name.rpartition(".")[0] for name in self.adapter.saved}
+        if strange := sorted(brought - {*self.rooms.heads}):
+            raise CheckpointUnsupported(
+                f"{self.adapter.folder}: It brings {strange[0]}, which the others on this backbone leave as it is.",
+                AGAIN,
+            )
         heads = {path: _linear(merged, path) for path in self.rooms.heads}
         try:
             return layout.slot(self.adapter.products, heads)
