@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -128,7 +129,8 @@ def test_each_name_answers_like_the_adapter_by_itself(
 
 
 def test_all_names_are_listed_and_others_are_not_found(running: ServeProcess) -> None:
-    assert running.ready["models"] == sorted(NAMES)
+    with urllib.request.urlopen(f"{running.http_url}/v1/models") as listed:
+        assert [each["id"] for each in json.load(listed)["data"]] == running.ready["models"] == sorted(NAMES)
     status, answer = post(f"{running.http_url}/models/none", {"inputs": "x"})
     assert status == 404 and ", ".join(sorted(NAMES)) in answer["error"]
 

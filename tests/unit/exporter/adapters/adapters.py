@@ -46,7 +46,7 @@ def save_adapter(folder: Path, backbone: Checkpoint, auto: Any = SEQ_CLS, **fiel
     for name, parameter in adapted.named_parameters():
         if "lora_" in name or "modules_to_save" in name:
             parameter.data.normal_(std=0.1)
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(str(folder))
     return adapted
 
 

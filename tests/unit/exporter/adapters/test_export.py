@@ -35,7 +35,7 @@ from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest, hash_folder
 from hfx.python_backends.onnxruntime.config import ADAPTER_FILE
 from hfx.repository import recover
-from hfx.repository.publish import stagings
+from hfx.repository.staging import stagings
 from tests.rigs.checkpoints.adapters import write_adapter, write_head
 from tests.rigs.machine.killing import Killer
 from tests.unit.exporter.adapters.adapters import edit_fields, save_backbone
@@ -178,7 +178,7 @@ def test_names_that_are_given_twice_or_published_are_refused(
         {"adapters": folders["two"].parent, "adapter": (adapter,)},
     ):
         with pytest.raises(UsageError, match="Two adapters have the name 'two'"):
-            named_adapters(ExportOptions(**chosen))  # type: ignore[arg-type]
+            named_adapters(ExportOptions(**chosen))
     with pytest.raises(RepositoryError, match="'two' exists"):
         export_all(backbone, {"new": folders["five"], "two": folders["two"]}, repository)
 
