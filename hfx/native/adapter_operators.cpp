@@ -1,5 +1,6 @@
 // The operators for adapters on a shared backbone: LowRank adds an adapter's product of a low rank to a product of the
-// backbone, and AdapterLinear is a linear whose weights are an adapter's own, such as a head.
+// backbone, and AdapterLinear is a linear whose weights are an adapter's own, such as a head. Int8LowRank and
+// Int8AdapterLinear are the same for weights in int8, whose bytes lie in the pool in the place of floats.
 //
 // Each row of a batch names its adapter by a slot of the pool, which has the numbers of all adapters, [slots, stride].
 // A row's result is the same, to the bit, beside any other rows. Adapters, ranks and the pool are read at each run. If
@@ -15,10 +16,15 @@ namespace {
 enum class Kind { low_rank, linear };
 
 struct Form : ort::Operator {
-    const char *title;
+    const char *title;  // the name of the operator with int8
     Kind kind;
     bool residual;
     Activation activation;
+    Stored stored;
+
+    bool int8() const { return stored == Stored::int8; }
+    // The numbers of a slot that `count` weights take.
+    long numbers(long count) const { return (count * long(bytes_of(stored)) + 3) / 4; }
 
     // The indices of inputs. Behind them are the pool and, for a product of a low rank, the last tokens of texts.
     size_t adapter() const { return kind == Kind::linear ? 1 : residual ? 3 : 2; }
@@ -29,12 +35,11 @@ struct Form : ort::Operator {
 constexpr int MOST_PARTS = 3;
 constexpr long HEADER = 16;  // numbers before the weights of a part, of which the first is the adapter's rank
 
-// Columns of a product that have weights of their own.
+// Columns of a product that have weights of their own: in a slot, a header, the scales of the ranks if the weights are
+// int8, A and B.
 struct Part {
     int64_t columns, room;  // `room` is the greatest rank of an adapter, and 0 if the part has no adapters
-    long place;             // of the header in a slot
-
-    long size(long inputs) const { return room ? HEADER + room * (inputs + columns) : 0; }
+    long place, a, b;       // of the header in a slot, and of A and B behind the header's begin
 };
 
 struct Node {
@@ -60,8 +65,10 @@ Status *read_parts(const ort::KernelInfo *info, Node &node) {
         Part &part = node.parts[i];
         HFX_TRY(read_size(info, COLUMN_NAMES[i], 0, MOST_NUMBERS, part.columns));
         HFX_TRY(read_size(info, RANK_NAMES[i], 0, part.columns ? MOST_LOW_RANK : 0, part.room));
-        part.place = node.end;
-        node.end += part.size(node.inputs), node.outputs += part.columns;
+        part.place = node.end, node.outputs += part.columns;
+        part.a = HEADER + (node.form->int8() ? part.room : 0);
+        part.b = part.a + node.form->numbers(part.room * node.inputs);
+        if (part.room) node.end += part.b + node.form->numbers(part.room * part.columns);
     }
     return nullptr;
 }
@@ -76,7 +83,7 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
         HFX_TRY(read_parts(info, made));
     } else {
         HFX_TRY(read_size(info, "out_features", 1, MOST_NUMBERS, made.outputs));
-        made.end += made.outputs * (made.inputs + 1);
+        made.end += made.outputs * (made.form->int8() ? 2 : 1) + made.form->numbers(made.outputs * made.inputs);
     }
     Node *node = static_cast<Node *>(malloc(sizeof(Node)));
     if (!node) return api->fail(ort::FAIL, "hfx: out of memory");
@@ -131,13 +138,27 @@ void run_low_rank(void *data, size_t task) {
         for (const Part &part : node.parts) {
             const float *header = slot + part.place;
             const long known = part.room ? rank_at(header, part.room) : 0, rank = known < 0 ? 0 : known;
-            const float *a = header + HEADER, *b = a + part.room * node.inputs, *residual = run.residual ? run.residual + place : nullptr;
-            chosen->floats->low_rank({run.x + row * node.inputs, a, b, run.base + place, residual, run.y + place, node.inputs, rank, part.columns, node.outputs,
-                                      int(count), node.form->activation});
+            const float *scales = node.form->int8() ? header + HEADER : nullptr, *residual = run.residual ? run.residual + place : nullptr;
+            chosen->floats->low_rank({run.x + row * node.inputs, node.form->stored, header + part.a, header + part.b, scales, run.base + place, residual,
+                                      run.y + place, node.inputs, rank, part.columns, node.outputs, int(count), node.form->activation});
             place += part.columns;
         }
     }
 }
+
+// The numbers of a linear in a slot, from one of its outputs on: the weights and the biases, or, with int8, the scales of
+// the outputs, the biases and the weights.
+struct Own {
+    const float *scales, *biases;  // the scales are null for floats
+    const void *weights;
+
+    Own(const Node &node, const float *at, long column) {
+        const bool int8 = node.form->int8();
+        scales = int8 ? at + column : nullptr;
+        biases = at + (int8 ? node.outputs : node.outputs * node.inputs) + column;
+        weights = reinterpret_cast<const char *>(int8 ? at + 2 * node.outputs : at) + column * node.inputs * long(bytes_of(node.form->stored));
+    }
+};
 
 void run_linear(void *data, size_t task) {
     const Run &run = *static_cast<Run *>(data);
@@ -147,11 +168,11 @@ void run_linear(void *data, size_t task) {
     float sums[MOST_DOT_ROWS * MOST_DOTS] = {};
     for (long row = first, count; row < end; row += count) {
         count = run.alike(row, smaller(end, row + MOST_DOT_ROWS));
-        const float *weight = run.slot(row) + node.offset, *bias = weight + node.outputs * node.inputs;
-        chosen->floats->dots({run.x + row * node.inputs, weight + column * node.inputs, node.inputs, node.inputs, int(count), int(outputs), sums});
+        const Own own(node, run.slot(row) + node.offset, column);
+        chosen->floats->dots({run.x + row * node.inputs, own.weights, node.inputs, node.inputs, int(count), int(outputs), sums, node.form->stored});
         for (long i = 0; i < count; i++) {
             float *sum = sums + i * MOST_DOTS;
-            for (long j = 0; j < outputs; j++) sum[j] += bias[column + j];
+            for (long j = 0; j < outputs; j++) sum[j] = (own.scales ? sum[j] * own.scales[j] : sum[j]) + own.biases[j];
             chosen->floats->activate_dots(node.form->activation, sum);
             memcpy(run.y + (row + i) * node.outputs + column, sum, size_t(outputs) * sizeof(float));
         }
@@ -229,35 +250,40 @@ Status *compute(void *data, ort::KernelContext *context) {
 // ---- the functions of an operator that ONNX Runtime calls
 
 const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
-const char *name(const ort::Operator *op) { return form(op).title; }
+const char *name(const ort::Operator *op) { return form(op).title + (form(op).int8() ? 0 : strlen("Int8")); }
 size_t input_count(const ort::Operator *op) { return form(op).pool() + (form(op).last() ? 2 : 1); }
 int input_type(const ort::Operator *op, size_t index) { return index == form(op).adapter() || (index && index == form(op).last()) ? ort::INT32 : ort::FLOAT; }
 int input_characteristic(const ort::Operator *op, size_t index) { return index && index == form(op).last() ? ort::OPTIONAL : ort::REQUIRED; }
 size_t output_count(const ort::Operator *) { return 1; }
 int output_type(const ort::Operator *, size_t) { return ort::FLOAT; }
 
-Form forms[] = {
-    {{}, "LowRank", Kind::low_rank, false, Activation::none},
-    {{}, "LowRankAdd", Kind::low_rank, true, Activation::none},
-    {{}, "LowRankRelu", Kind::low_rank, false, Activation::relu},
-    {{}, "LowRankGelu", Kind::low_rank, false, Activation::gelu},
-    {{}, "LowRankGeluTanh", Kind::low_rank, false, Activation::gelu_tanh},
-    {{}, "LowRankQuickGelu", Kind::low_rank, false, Activation::quick_gelu},
-    {{}, "LowRankSilu", Kind::low_rank, false, Activation::silu},
-    {{}, "LowRankTanh", Kind::low_rank, false, Activation::tanh},
-    {{}, "AdapterLinear", Kind::linear, false, Activation::none},
-    {{}, "AdapterLinearRelu", Kind::linear, false, Activation::relu},
-    {{}, "AdapterLinearGelu", Kind::linear, false, Activation::gelu},
-    {{}, "AdapterLinearGeluTanh", Kind::linear, false, Activation::gelu_tanh},
-    {{}, "AdapterLinearQuickGelu", Kind::linear, false, Activation::quick_gelu},
-    {{}, "AdapterLinearSilu", Kind::linear, false, Activation::silu},
-    {{}, "AdapterLinearTanh", Kind::linear, false, Activation::tanh},
+constexpr Form FORMS[] = {
+    {{}, "Int8LowRank", Kind::low_rank, false, Activation::none, {}},
+    {{}, "Int8LowRankAdd", Kind::low_rank, true, Activation::none, {}},
+    {{}, "Int8LowRankRelu", Kind::low_rank, false, Activation::relu, {}},
+    {{}, "Int8LowRankGelu", Kind::low_rank, false, Activation::gelu, {}},
+    {{}, "Int8LowRankGeluTanh", Kind::low_rank, false, Activation::gelu_tanh, {}},
+    {{}, "Int8LowRankQuickGelu", Kind::low_rank, false, Activation::quick_gelu, {}},
+    {{}, "Int8LowRankSilu", Kind::low_rank, false, Activation::silu, {}},
+    {{}, "Int8LowRankTanh", Kind::low_rank, false, Activation::tanh, {}},
+    {{}, "Int8AdapterLinear", Kind::linear, false, Activation::none, {}},
+    {{}, "Int8AdapterLinearRelu", Kind::linear, false, Activation::relu, {}},
+    {{}, "Int8AdapterLinearGelu", Kind::linear, false, Activation::gelu, {}},
+    {{}, "Int8AdapterLinearGeluTanh", Kind::linear, false, Activation::gelu_tanh, {}},
+    {{}, "Int8AdapterLinearQuickGelu", Kind::linear, false, Activation::quick_gelu, {}},
+    {{}, "Int8AdapterLinearSilu", Kind::linear, false, Activation::silu, {}},
+    {{}, "Int8AdapterLinearTanh", Kind::linear, false, Activation::tanh, {}},
 };
+constexpr size_t COUNT = sizeof FORMS / sizeof *FORMS;
+Form forms[2 * COUNT];  // with floats, and with int8
 
 }  // namespace
 
 Status *add_adapter_operators(ort::Domain *domain) {
-    for (Form &op : forms) {
+    for (size_t i = 0; i < 2 * COUNT; i++) {
+        Form &op = forms[i];
+        op = FORMS[i % COUNT];
+        op.stored = i < COUNT ? Stored::float32 : Stored::int8;
         fill_common(op);
         op.name = name;
         op.input_type = input_type, op.input_count = input_count, op.input_characteristic = input_characteristic;

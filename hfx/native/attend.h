@@ -33,12 +33,6 @@ inline float sum_of(Floats v) {
     return sum;
 }
 
-// A vector of numbers of a cache, converted to floats.
-template <typename Number> inline Floats widened(const Number *from) {
-    typedef Number Numbers __attribute__((vector_size(WIDTH * sizeof(Number))));
-    return __builtin_convertvector(load<Numbers>(from), Floats);
-}
-
 // The keys or the values of a head, as a cache stores them: [positions][dim].
 template <typename Number> struct Rows {
     const Number *from;

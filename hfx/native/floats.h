@@ -19,11 +19,14 @@ struct Norm {
 constexpr int MOST_DOT_ROWS = 4, MOST_DOTS = 16;
 
 // The dot products of `rows` rows of `x` with `count` rows of `others`, [count][depth], go to `out`, [rows][MOST_DOTS].
+// `others` are float32 or int8.
 struct Dots {
-    const float *x, *others;
+    const float *x;
+    const void *others;
     long x_stride, depth;
     int rows, count;
     float *out;
+    Stored stored = Stored::float32;
 };
 
 constexpr int MOST_PANEL_ROWS = 6, PANEL = 64;
@@ -41,9 +44,13 @@ constexpr int MOST_LOW_RANK_ROWS = 12;
 constexpr long MOST_LOW_RANK = 256;
 
 // y = activation((base + residual) + (x @ a^T) @ b) of `rows` rows. Each number of x @ a^T is a sum over the inputs in 16
-// lanes, and each of the product with b a sum from the first rank to the last. Without ranks nothing is added.
+// lanes, and each of the product with b a sum from the first rank to the last. Without ranks nothing is added. `a` and
+// `b` are float32 or int8. If there are `scales`, the numbers of x @ a^T are multiplied by them.
 struct LowRank {
-    const float *x, *a, *b;         // [rows][depth], [rank][depth] and [rank][width]
+    const float *x;                 // [rows][depth]
+    Stored stored;
+    const void *a, *b;              // [rank][depth] and [rank][width]
+    const float *scales;            // [rank], or null
     const float *base, *residual;   // [rows][width], in rows of `stride` numbers, as y; the residual may be null
     float *y;
     long depth, rank, width, stride;

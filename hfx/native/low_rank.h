@@ -14,10 +14,11 @@ constexpr int DOT_ROWS = 2, DOT_RANKS = 2;
 #endif
 
 // Computes the products of `Rows` rows of x from `row` on with DOT_RANKS rows of `a` from `rank` on, in 16 lanes each.
-template <int Rows> void dot_lanes(const LowRank &l, long row, long rank, Floats *lanes) {
+template <typename Weight, int Rows> void dot_lanes(const LowRank &l, long row, long rank, Floats *lanes) {
     Floats sums[Rows][DOT_RANKS] = {};
-    const float *x = l.x + row * l.depth, *others[DOT_RANKS];
-    for (int i = 0; i < DOT_RANKS; i++) others[i] = l.a + (rank + i < l.rank ? rank + i : l.rank - 1) * l.depth;
+    const float *x = l.x + row * l.depth;
+    const Weight *others[DOT_RANKS];
+    for (int i = 0; i < DOT_RANKS; i++) others[i] = static_cast<const Weight *>(l.a) + (rank + i < l.rank ? rank + i : l.rank - 1) * l.depth;
     const auto add = [&](long k, auto read) {
         Floats columns[DOT_RANKS];
 #pragma GCC unroll 4
@@ -30,30 +31,30 @@ template <int Rows> void dot_lanes(const LowRank &l, long row, long rank, Floats
         }
     };
     long k = 0;
-    for (; k + WIDTH <= l.depth; k += WIDTH) add(k, [](const float *from) { return load<Floats>(from); });
-    if (k < l.depth) add(k, [&](const float *from) { return load_some(from, int(l.depth - k)); });
+    for (; k + WIDTH <= l.depth; k += WIDTH) add(k, [](auto *from) { return widened(from); });
+    if (k < l.depth) add(k, [&](auto *from) { return load_some(from, int(l.depth - k)); });
     for (int j = 0; j < Rows; j++)
         for (int i = 0; i < DOT_RANKS; i++) lanes[j * FOLD + i] = sums[j][i];
 }
 
-void dot_some_lanes(const LowRank &l, long row, long rank, Floats *lanes) {
+template <typename Weight> void dot_some_lanes(const LowRank &l, long row, long rank, Floats *lanes) {
     switch (l.rows - row) {
-    case 1: return dot_lanes<1>(l, row, rank, lanes);
+    case 1: return dot_lanes<Weight, 1>(l, row, rank, lanes);
 #ifdef __AVX512F__
-    case 2: return dot_lanes<2>(l, row, rank, lanes);
-    case 3: return dot_lanes<3>(l, row, rank, lanes);
+    case 2: return dot_lanes<Weight, 2>(l, row, rank, lanes);
+    case 3: return dot_lanes<Weight, 3>(l, row, rank, lanes);
 #endif
-    default: return dot_lanes<DOT_ROWS>(l, row, rank, lanes);
+    default: return dot_lanes<Weight, DOT_ROWS>(l, row, rank, lanes);
     }
 }
 
 // Writes x @ a^T to `out`, in rows of `stride` numbers, which is the rank rounded up to 4.
-void multiply_down(const LowRank &l, float *out, long stride) {
+template <typename Weight> void multiply_down(const LowRank &l, float *out, long stride) {
     for (long row = 0; row < l.rows; row += FOLD)
         for (long rank = 0; rank < l.rank; rank += FOLD) {
             Floats lanes[FOLD * FOLD] = {}, sums[FOLD];
             for (long j = 0; j < FOLD && row + j < l.rows; j += DOT_ROWS)
-                for (long i = 0; i < FOLD && rank + i < l.rank; i += DOT_RANKS) dot_some_lanes(l, row + j, rank + i, lanes + j * FOLD + i);
+                for (long i = 0; i < FOLD && rank + i < l.rank; i += DOT_RANKS) dot_some_lanes<Weight>(l, row + j, rank + i, lanes + j * FOLD + i);
             for (int j = 0; j < FOLD; j++) sums[j] = folded(lanes[j * FOLD], lanes[j * FOLD + 1], lanes[j * FOLD + 2], lanes[j * FOLD + 3]);
             const Floats all_sums = sums_of(sums[0], sums[1], sums[2], sums[3]);
             float numbers[FOLD * FOLD];
@@ -64,13 +65,14 @@ void multiply_down(const LowRank &l, float *out, long stride) {
 
 // Computes `Rows` rows from `row` on of `Vectors` vectors from `column` on, without the activation. `factors` are the
 // results of multiply_down. A single vector may be the last of its rows.
-template <int Rows, int Vectors> void multiply_up(const LowRank &l, const float *factors, long stride, long row, long column) {
+template <typename Weight, int Rows, int Vectors> void multiply_up(const LowRank &l, const float *factors, long stride, long row, long column) {
     const long left = Vectors > 1 ? WIDTH : l.width - column;
+    const Weight *b = static_cast<const Weight *>(l.b) + column;
     Floats sums[Rows][Vectors] = {};
     for (long k = 0; k < l.rank; k++) {
         Floats columns[Vectors];
 #pragma GCC unroll 4
-        for (int i = 0; i < Vectors; i++) columns[i] = load_part(l.b + k * l.width + column + i * WIDTH, left);
+        for (int i = 0; i < Vectors; i++) columns[i] = load_part(b + k * l.width + i * WIDTH, left);
 #pragma GCC unroll 6
         for (int j = 0; j < Rows; j++) {
             const Floats factor = all(factors[(row + j) * stride + k]);
@@ -90,11 +92,11 @@ template <int Rows, int Vectors> void multiply_up(const LowRank &l, const float 
         }
 }
 
-template <int Rows> void multiply_rows_up(const LowRank &l, const float *factors, long stride, long row) {
+template <typename Weight, int Rows> void multiply_rows_up(const LowRank &l, const float *factors, long stride, long row) {
     constexpr long TILE = SUM_VECTORS * WIDTH;
     long column = 0;
-    for (; column + TILE <= l.width; column += TILE) multiply_up<Rows, SUM_VECTORS>(l, factors, stride, row, column);
-    for (; column < l.width; column += WIDTH) multiply_up<Rows, 1>(l, factors, stride, row, column);
+    for (; column + TILE <= l.width; column += TILE) multiply_up<Weight, Rows, SUM_VECTORS>(l, factors, stride, row, column);
+    for (; column < l.width; column += WIDTH) multiply_up<Weight, Rows, 1>(l, factors, stride, row, column);
 }
 
 template <Activation A> void activate_rows(const LowRank &l, long row, long rows) {
@@ -117,25 +119,29 @@ void activate_some(const LowRank &l, long row, long rows) {
     }
 }
 
-void low_rank(const LowRank &l) {
+template <typename Weight> void multiply_low_rank(const LowRank &l) {
     float factors[MOST_LOW_RANK_ROWS * MOST_LOW_RANK];
     const long stride = (l.rank + FOLD - 1) / FOLD * FOLD;
-    multiply_down(l, factors, stride);
+    multiply_down<Weight>(l, factors, stride);
+    for (long row = 0; l.scales && row < l.rows; row++)
+        for (long rank = 0; rank < l.rank; rank++) factors[row * stride + rank] *= l.scales[rank];
     for (long row = 0; row < l.rows; row += SUM_ROWS) {
         const long rows = l.rows - row < SUM_ROWS ? l.rows - row : SUM_ROWS;
         switch (rows) {
-        case 1: multiply_rows_up<1>(l, factors, stride, row); break;
-        case 2: multiply_rows_up<2>(l, factors, stride, row); break;
+        case 1: multiply_rows_up<Weight, 1>(l, factors, stride, row); break;
+        case 2: multiply_rows_up<Weight, 2>(l, factors, stride, row); break;
 #ifdef __AVX512F__
-        case 3: multiply_rows_up<3>(l, factors, stride, row); break;
-        case 4: multiply_rows_up<4>(l, factors, stride, row); break;
-        case 5: multiply_rows_up<5>(l, factors, stride, row); break;
+        case 3: multiply_rows_up<Weight, 3>(l, factors, stride, row); break;
+        case 4: multiply_rows_up<Weight, 4>(l, factors, stride, row); break;
+        case 5: multiply_rows_up<Weight, 5>(l, factors, stride, row); break;
 #endif
-        default: multiply_rows_up<SUM_ROWS>(l, factors, stride, row);
+        default: multiply_rows_up<Weight, SUM_ROWS>(l, factors, stride, row);
         }
         activate_some(l, row, rows);
     }
 }
+
+void low_rank(const LowRank &l) { return l.stored == Stored::int8 ? multiply_low_rank<int8_t>(l) : multiply_low_rank<float>(l); }
 
 }  // namespace
 }  // namespace hfx

@@ -63,11 +63,11 @@ void normalize(const Norm &n, const float *x, float *y) {
     });
 }
 
-template <int Rows> void multiply_dots(const Dots &d) {
+template <typename Weight, int Rows> void multiply_dots(const Dots &d) {
     for (int first = 0; first < d.count; first += FOLD) {
         Floats sums[Rows][FOLD] = {};
-        const float *other[FOLD];
-        for (int i = 0; i < FOLD; i++) other[i] = d.others + (first + i < d.count ? first + i : d.count - 1) * d.depth;
+        const Weight *other[FOLD];
+        for (int i = 0; i < FOLD; i++) other[i] = static_cast<const Weight *>(d.others) + (first + i < d.count ? first + i : d.count - 1) * d.depth;
         for (long k = 0; k < d.depth; k += WIDTH) {
             const long left = d.depth - k;
             Floats columns[FOLD];
@@ -85,14 +85,16 @@ template <int Rows> void multiply_dots(const Dots &d) {
     }
 }
 
-void dots(const Dots &d) {
+template <typename Weight> void dots_with(const Dots &d) {
     switch (d.rows) {
-    case 1: return multiply_dots<1>(d);
-    case 2: return multiply_dots<2>(d);
-    case 3: return multiply_dots<3>(d);
-    case 4: return multiply_dots<4>(d);
+    case 1: return multiply_dots<Weight, 1>(d);
+    case 2: return multiply_dots<Weight, 2>(d);
+    case 3: return multiply_dots<Weight, 3>(d);
+    case 4: return multiply_dots<Weight, 4>(d);
     }
 }
+
+void dots(const Dots &d) { return d.stored == Stored::int8 ? dots_with<int8_t>(d) : dots_with<float>(d); }
 
 // Multiplies `Rows` rows from `row` on by SUM_VECTORS vectors of outputs from `vector` on.
 template <int Rows> void multiply_panel(const Panels &p, int row, int vector) {

@@ -18,6 +18,7 @@ typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Bits __attribute__((vector_size(64)));
 typedef uint8_t Bytes __attribute__((vector_size(16)));
+typedef int8_t SmallInts __attribute__((vector_size(16)));
 
 template <typename Vector, typename Number> inline Vector load(const Number *from) {
     Vector value;
@@ -25,16 +26,27 @@ template <typename Vector, typename Number> inline Vector load(const Number *fro
     return value;
 }
 template <typename Vector, typename Number> inline void store(Number *to, Vector value) { memcpy(to, &value, sizeof value); }
+// A vector of numbers that are stored in another type, converted to floats.
+template <typename Number> inline Floats widened(const Number *from) {
+    typedef Number Numbers __attribute__((vector_size(WIDTH * sizeof(Number))));
+    return __builtin_convertvector(load<Numbers>(from), Floats);
+}
 // Load or store the first `count` numbers of a vector, for the ends of rows. Memory behind them is not touched.
 #if defined(__AVX512F__) && !defined(HFX_EMULATED_TILES)  // the header of emulated tiles has the same names
 inline __mmask16 first(int count) { return __mmask16((1u << count) - 1); }
 inline Floats load_some(const float *from, int count) { return (Floats)_mm512_maskz_loadu_ps(first(count), from); }
+inline Floats load_some(const int8_t *from, int count) { return __builtin_convertvector((SmallInts)_mm_maskz_loadu_epi8(first(count), from), Floats); }
 inline void store_some(float *to, Floats value, int count) { _mm512_mask_storeu_ps(to, first(count), (__m512)value); }
 #else
 inline Floats load_some(const float *from, int count) {
     Floats value = {};
     memcpy(&value, from, size_t(count) * sizeof(float));
     return value;
+}
+inline Floats load_some(const int8_t *from, int count) {
+    SmallInts value = {};
+    memcpy(&value, from, size_t(count));
+    return __builtin_convertvector(value, Floats);
 }
 inline void store_some(float *to, Floats value, int count) { memcpy(to, &value, size_t(count) * sizeof(float)); }
 #endif
@@ -44,7 +56,7 @@ inline void store_part(float *to, Floats value, long left) {
     if (left >= WIDTH) store(to, value);
     else store_some(to, value, int(left));
 }
-inline Floats load_part(const float *from, long left) { return left >= WIDTH ? load<Floats>(from) : load_some(from, int(left)); }
+template <typename Number> inline Floats load_part(const Number *from, long left) { return left >= WIDTH ? widened(from) : load_some(from, int(left)); }
 
 // The sums of 6 rows x 64 columns take 24 of AVX-512's 32 registers; 3 rows x 32 columns take 12 of AVX2's 16.
 #ifdef __AVX512F__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,18 @@ def library(float_library: Path) -> Path:
     return float_library
 
 
+def int8_of(rows: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return `rows` [slots, n, k] in int8, and the scale of each row [slots, n], which is 0 for zeros."""
+    scale = np.abs(rows).max(-1, initial=0) / np.float32(127)
+    return np.rint(rows / np.where(scale == 0, 1, scale)[..., None]).astype(np.int8), scale
+
+
+def packed(values: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Return the bytes of each slot in the place of floats."""
+    flat = values.reshape(len(values), values[0].size)
+    return np.pad(flat, ((0, 0), (0, -flat.shape[1] % 4))).view(np.float32)
+
+
 @dataclass(frozen=True)
 class Case:
     """An operator of `inputs` inputs and its adapters.
@@ -52,11 +65,17 @@ class Case:
 
     @property
     def linear(self) -> bool:
-        return self.operator.startswith("AdapterLinear")
+        return self.operator.removeprefix("Int8").startswith("AdapterLinear")
+
+    @property
+    def int8(self) -> bool:
+        return self.operator.startswith("Int8")
 
     @property
     def suffix(self) -> str:
-        return self.operator.removeprefix("AdapterLinear").removeprefix("LowRank").removeprefix("Add")
+        return (
+            self.operator.removeprefix("Int8").removeprefix("AdapterLinear").removeprefix("LowRank").removeprefix("Add")
+        )
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -66,8 +85,15 @@ class Case:
         parts = {f"{name}{i}": (*each, 0, 0)[i] for name, each in sizes.items() for i in range(3)}
         return {"in_features": self.inputs, "offset": OFFSET, **parts}
 
+    def forms(self, library: Path) -> tuple[Path | None, ...]:
+        """Return `library`, and None for the operator's definition if there is one."""
+        return (library,) if self.int8 else (library, None)
+
     def matrices(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Return A [slots, room, inputs] and B [slots, room, columns] of each part, or the weights and biases."""
+        """Return A [slots, room, inputs] and B [slots, room, columns] of each part, or the weights and biases.
+
+        The pool of an int8 operator has the nearest weights.
+        """
         slots = len(self.ranks)
         if self.linear:
             weights = random_rows(slots, self.outputs, self.inputs, seed=2)
@@ -82,15 +108,39 @@ class Case:
     def pool(self) -> NDArray[Any]:
         """Return the slots, with numbers of no meaning before and behind the operator's."""
         slots = len(self.ranks)
-        numbers = [np.full((slots, OFFSET), 7.0)]
+        numbers = [np.full((slots, OFFSET), 7, np.float32)]
         for (first, second), room in zip(self.matrices(), self.rooms, strict=True):
             if room and not self.linear:
-                header = np.full((slots, HEADER), np.nan)
+                header = np.full((slots, HEADER), np.nan, np.float32)
                 header[:, 0] = np.minimum(self.ranks, room)
                 numbers.append(header)
-            numbers += [first.reshape(slots, -1), second.reshape(slots, -1)]
-        pool: NDArray[Any] = np.concatenate([*numbers, np.full((slots, 3), 7.0)], 1).astype(np.float32)
+            numbers += self.numbers(first, second)
+        pool: NDArray[Any] = np.concatenate([*numbers, np.full((slots, 3), 7, np.float32)], 1)
         return pool
+
+    def numbers(self, first: NDArray[Any], second: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the matrices of a part as the pool has them, [slots, numbers]."""
+        slots = len(self.ranks)
+        if not self.int8:
+            return [each.reshape(slots, -1).astype(np.float32) for each in (first, second)]
+        values, scale = int8_of(first)
+        if self.linear:
+            return [scale, second, packed(values)]
+        others, other_scale = int8_of(second)
+        return [scale * other_scale, packed(values), packed(others)]
+
+    def multiplied(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Return the matrices that are multiplied, in float64."""
+        return [
+            (self.nearest(first), second.astype(np.float64) if self.linear else self.nearest(second))
+            for first, second in self.matrices()
+        ]
+
+    def nearest(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        if not self.int8:
+            return rows.astype(np.float64)
+        values, scale = int8_of(rows)
+        return values.astype(np.float64) * scale[..., None]
 
     def model(self, portable: bool = False, padded: bool = False) -> onnx.ModelProto:
         """Return the model, whose pool and adapter are inputs with defaults; with `portable`, it has its definition."""
@@ -135,8 +185,8 @@ class Case:
         x, (rows, *_) = fed["x"].astype(np.float64), fed["x"].shape
         ids, flat = np.broadcast_to(fed["adapter"], rows), x.reshape(rows, -1, self.inputs)
         deltas = []
-        for first, second in self.matrices():
-            a, b = first[ids].astype(np.float64), second[ids].astype(np.float64)
+        for first, second in self.multiplied():
+            a, b = first[ids], second[ids]
             product = flat @ a.swapaxes(1, 2)
             deltas.append(product + b[:, None] if self.linear else product @ b)
         y = np.concatenate(deltas, -1).reshape(*x.shape[:-1], self.outputs)
@@ -163,11 +213,10 @@ CASES = [
     Case("AdapterLinear", inputs=300, columns=(2,)),
     Case("AdapterLinear", inputs=64, columns=(130,)),
 ]
-BY_ROW = [
-    PARTS,
-    Case("LowRankAdd", inputs=100, columns=(200,), rooms=(16,), ranks=(4, 16, 1, 0)),
-    Case("AdapterLinear"),
-]
+CASES += [replace(each, operator="Int8" + each.operator) for each in CASES]
+OF_TEXTS = [PARTS, Case("LowRankAdd", inputs=100, columns=(200,), rooms=(16,), ranks=(4, 16, 1, 0))]
+OF_TEXTS += [replace(each, operator="Int8" + each.operator) for each in OF_TEXTS]
+BY_ROW = [*OF_TEXTS, Case("AdapterLinear"), Case("Int8AdapterLinear")]
 
 
 def name_of(case: Any) -> str:
@@ -176,23 +225,23 @@ def name_of(case: Any) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_every_operator_and_its_definition_are_near_float64(library: Path, any_library: Path, case: Case) -> None:
-    session, other, portable = (case.session(each) for each in (library, any_library, None))
-    older = replace(case, opset=18).session(None)
+    session, other = case.session(library), case.session(any_library)
+    portable = [] if case.int8 else [case.session(None), replace(case, opset=18).session(None)]
     for shape in ((7,), (1, 1), (3, 13), (5, 40)):
         fed = case.fed(*shape)
         for one_adapter in (False, True):
             fed["adapter"] = fed["adapter"][-1:] if one_adapter else fed["adapter"]
             found = session.run(None, fed)[0]
             case.assert_near(found, fed)
-            case.assert_near(portable.run(None, fed)[0], fed)
-            case.assert_near(older.run(None, fed)[0], fed)
+            for each in portable:
+                case.assert_near(each.run(None, fed)[0], fed)
             assert_same_bits(found, other.run(None, fed)[0])
 
 
 @pytest.mark.parametrize("case", BY_ROW, ids=name_of)
 def test_defaults_are_used_unless_a_caller_gives_other_adapters(any_library: Path, case: Case) -> None:
     pool = case.pool()[::-1].copy()
-    for library in (any_library, None):
+    for library in case.forms(any_library):
         session, fed = case.session(library), case.fed(4, 5)
         ids = fed.pop("adapter")
         case.assert_near(session.run(None, fed)[0], fed | {"adapter": np.zeros(1, np.int32)})
@@ -213,7 +262,7 @@ def test_a_row_has_the_same_bits_beside_other_adapters(library: Path, case: Case
         assert_same_bits(session.run(None, token)[0], whole[row : row + 1, 7])
 
 
-@pytest.mark.parametrize("case", BY_ROW[:2], ids=name_of)
+@pytest.mark.parametrize("case", OF_TEXTS, ids=name_of)
 def test_tokens_have_the_same_bits_with_padding_which_is_zeros(library: Path, case: Case) -> None:
     fed = case.fed(9, 60)
     whole, last = case.run(library, fed), np.array([0, 59, 3, 11, 12, 40, 58, 30, 1], np.int32)
@@ -222,10 +271,12 @@ def test_tokens_have_the_same_bits_with_padding_which_is_zeros(library: Path, ca
     assert_same_bits(found, np.where(padding[..., None], np.float32(0), whole))
     short = {name: array[2:3, :4] if array.ndim > 1 else array[2:3] for name, array in fed.items()}
     assert_same_bits(case.run(library, short), found[2:3, :4])
-    np.testing.assert_allclose(case.run(None, fed | {"last": last})[~padding], found[~padding], rtol=1e-4, atol=1e-3)
+    for form in case.forms(library):
+        other = case.run(form, fed | {"last": last})
+        np.testing.assert_allclose(other[~padding], found[~padding], rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("operator", ["LowRank", "LowRankAdd", "LowRankRelu"])
+@pytest.mark.parametrize("operator", ["LowRank", "LowRankAdd", "LowRankRelu", "Int8LowRank"])
 def test_rank_0_gives_the_base_to_the_bit(library: Path, operator: str) -> None:
     case = replace(PARTS, operator=operator, ranks=(0, 0))
     fed = case.fed(4, 30)
@@ -251,25 +302,27 @@ def test_nan_and_infinity_change_only_their_own_token(library: Path, case: Case,
 @pytest.mark.parametrize("case", BY_ROW, ids=name_of)
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0)])
 def test_no_rows_and_no_tokens_give_empty_outputs(any_library: Path, case: Case, shape: tuple[int, ...]) -> None:
-    for library in (any_library, None):
+    for library in case.forms(any_library):
         assert case.run(library, case.fed(*shape)).shape == (*shape, case.outputs)
 
 
-def changed_pool(case: Case, value: float) -> NDArray[Any]:
-    pool = case.pool()
-    pool[1, OFFSET] = value
-    return pool
+def ranked(value: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    def change(pool: NDArray[Any]) -> NDArray[Any]:
+        pool[1, OFFSET] = value
+        return pool
+
+    return change
 
 
 ID, ROWS = np.zeros(4, np.int32), random_rows(4, 5, 50)
-REFUSED: list[tuple[str, dict[str, NDArray[Any]]]] = [
+REFUSED: list[tuple[str, dict[str, Any]]] = [
     *(("beyond the slots", {"adapter": np.array([0, 1, each, 0], np.int32)}) for each in (-1, 3, 2**31 - 1)),
     ("adapter for each row", {"adapter": ID[:3]}),
     ("adapter for each row", {"adapter": ID[:, None]}),
-    *(("rank of an adapter", {"pool": changed_pool(Case(), each)}) for each in (np.nan, -1, 9, 2.5, np.inf)),
-    ("room for this product", {"pool": Case().pool()[:, :-4]}),
-    ("room for this product", {"pool": Case().pool()[None]}),
-    ("beyond the slots", {"pool": Case().pool()[:0]}),
+    *(("rank of an adapter", {"pool": ranked(each)}) for each in (np.nan, -1, 9, 2.5, np.inf)),
+    ("room for this product", {"pool": lambda pool: pool[:, :-4]}),
+    ("room for this product", {"pool": lambda pool: pool[None]}),
+    ("beyond the slots", {"pool": lambda pool: pool[:0]}),
     ("rows don't fit", {"x": ROWS[..., :49]}),
     ("rows don't fit", {"x": ROWS[0, 0]}),
     ("base doesn't fit", {"base": ROWS[..., :39]}),
@@ -281,18 +334,18 @@ REFUSED: list[tuple[str, dict[str, NDArray[Any]]]] = [
 ]
 
 
+@pytest.mark.parametrize("format", ["", "Int8"])
 @pytest.mark.parametrize(("message", "changes"), REFUSED)
-def test_inputs_that_do_not_fit_are_refused(any_library: Path, message: str, changes: dict[str, NDArray[Any]]) -> None:
-    case = Case("LowRankAdd" if "residual" in changes else "LowRank")
-    with pytest.raises(REFUSALS, match=f"hfx: .*{message}"):
-        case.run(any_library, case.fed(4, 5) | changes)
+def test_inputs_that_do_not_fit_are_refused(
+    any_library: Path, message: str, changes: dict[str, Any], format: str
+) -> None:
+    cases = [Case(f"{format}LowRankAdd" if "residual" in changes else f"{format}LowRank")]
     if {"adapter", "pool", "x"} & set(changes) and "rank" not in message:
-        linear = Case("AdapterLinear")
-        pool = (
-            {"pool": linear.pool()[..., :-4] if "room" in message else linear.pool()[:0]} if "pool" in changes else {}
-        )
+        cases.append(Case(f"{format}AdapterLinear"))
+    for case in cases:
+        changed = {name: each(case.pool()) if callable(each) else each for name, each in changes.items()}
         with pytest.raises(REFUSALS, match=f"hfx: .*{message}"):
-            linear.run(any_library, linear.fed(4, 5) | changes | pool)
+            case.run(any_library, case.fed(4, 5) | changed)
 
 
 def test_last_tokens_of_rows_without_tokens_are_refused(any_library: Path) -> None:
@@ -306,7 +359,11 @@ def test_attributes_out_of_range_are_refused(any_library: Path, case: Case) -> N
         case.session(any_library)
 
 
-@pytest.mark.parametrize("case", [*BY_ROW, Case("LowRankGelu", inputs=17, columns=(33,))], ids=name_of)
+@pytest.mark.parametrize(
+    "case",
+    [*BY_ROW, Case("LowRankGelu", inputs=17, columns=(33,)), Case("Int8LowRank", inputs=17, columns=(33,))],
+    ids=name_of,
+)
 @pytest.mark.parametrize("at_end", [False, True])
 def test_adapter_operators_touch_nothing_beyond_a_tensor(library: Path, case: Case, at_end: bool) -> None:
     session, behind = case.session(library), 3  # numbers of no meaning behind the operator's
