@@ -227,8 +227,6 @@ def test_weights_that_do_not_fit_are_refused_while_others_answer(
         (good[:-4], f"has {STRIDE - 1} numbers; the shared net takes {STRIDE}"),
         (good + good, f"has {2 * STRIDE} numbers"),
         (good[:-3], "no FP32 numbers"),
-        (good[:-4] + np.float32(np.nan).tobytes(), "not finite"),
-        (np.float32(-np.inf).tobytes() + good[4:], "not finite"),
     ):
         with pytest.raises(ServerError, match=reason):
             add("bad", content)
