@@ -150,7 +150,8 @@ def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
     """Turn `config` from the ensemble's into the merged model's: with the same tensors, and the steps' parameters."""
     config.ClearField("ensemble_scheduling")
     config.ClearField("platform")
-    config.instance_group.add(count=INSTANCES, kind=KIND_CPU)
+    # An instance of a shared net only tokenizes, since the net runs in a thread of its own.
+    config.instance_group.add(count=1 if SHARED_NET in net.parameters else INSTANCES, kind=KIND_CPU)
     config.model_warmup.extend(tokenize.model_warmup)
     settings = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
     settings.pop(OPERATORS_SHA256, None)  # the operators are in the backend's library
