@@ -18,7 +18,7 @@ from hfx.exporter.adapters.pool import Layout, Rooms, parts_of
 from hfx.exporter.encoder.linears import FoundLinear, GraphView
 from hfx.exporter.encoder.ragged import PADDED
 from hfx.exporter.graph import operators
-from hfx.exporter.quantize.encoder import LOW_RANK, RowWise
+from hfx.exporter.quantize.encoder import INT8, LOW_RANK, RowWise
 from hfx.exporter.quantize.products import path_of
 from hfx.names import INPUT_IDS
 from hfx.python_backends.onnxruntime.config import ADAPTER_FILE
@@ -28,10 +28,13 @@ ADAPTER, ADAPTERS = "adapter", "adapters"  # the net's inputs: the slot of each 
 
 @dataclass
 class AdaptedProducts:
-    """The products of a graph that have adapters; their places in the pool are added to `layout`."""
+    """The products of a graph that have adapters; their places in the pool are added to `layout`.
+
+    The operators are those for the layout's type of weights.
+    """
 
     rooms: Rooms
-    layout: Layout = field(default_factory=Layout)
+    layout: Layout
     _paths: dict[str, str] = field(default_factory=dict)  # by weight
 
     def nodes(self, rows: RowWise, parts: Sequence[FoundLinear], out: str) -> list[onnx.NodeProto]:
@@ -57,7 +60,7 @@ class AdaptedProducts:
         plain = [replace(part, activation=None, residual="") for part in parts]
         added = [first.residual] if first.residual else []
         read = [first.x, base, *added, ADAPTER, ADAPTERS]
-        op = LOW_RANK + ("Add" if added else suffix)
+        op = self._operator(LOW_RANK + ("Add" if added else suffix))
         return [rows.plain(plain, base), rows.node(op, read, out, **attributes)]
 
     def _is_adapted(self, path: str) -> bool:
@@ -79,9 +82,12 @@ class AdaptedProducts:
         place = self.layout.add(path, inputs, self.rooms.heads[path])
         made = out + ".sum" if linear.residual else out
         sizes = {"in_features": inputs, "out_features": place.outputs, "offset": place.offset}
-        node = rows.node("AdapterLinear" + suffix, [linear.x, ADAPTER, ADAPTERS], made, **sizes)
+        node = rows.node(self._operator("AdapterLinear" + suffix), [linear.x, ADAPTER, ADAPTERS], made, **sizes)
         added = [helper.make_node("Add", [made, linear.residual], [out], name=out)] if linear.residual else []
         return [node, *added]
+
+    def _operator(self, name: str) -> str:
+        return INT8 + name if self.layout.int8 else name
 
 
 def _has_rows(view: GraphView, tensor: str) -> bool:

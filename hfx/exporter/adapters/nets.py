@@ -15,7 +15,7 @@ from hfx.errors import CheckpointUnsupported, VerificationFailed
 from hfx.exporter import runtime
 from hfx.exporter.adapters.graph import ADAPTER, ADAPTERS, AdaptedProducts, add_inputs, add_pool
 from hfx.exporter.adapters.part import MIXED_ADAPTERS, MIXED_TEXTS, AdapterPart, donors, link_or_keep
-from hfx.exporter.adapters.pool import LAYOUT_FILE, Matrix
+from hfx.exporter.adapters.pool import LAYOUT_FILE, Layout, Matrix
 from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.build import save
 from hfx.exporter.encoder.linears import float_weights
@@ -53,7 +53,7 @@ def _write_first(
     plan: EncoderPlan, artefacts: EncoderArtefacts, part: AdapterPart, path: Path
 ) -> tuple[bool, int, str]:
     assert artefacts.graph is not None
-    adapted, graph = AdaptedProducts(part.rooms), artefacts.graph
+    adapted, graph = AdaptedProducts(part.rooms, Layout(plan.cpu_precision == "int8")), artefacts.graph
     kept = frozenset(float_weights(row_source(graph).graph)) if plan.cpu_precision == "fp32" else frozenset[str]()
     quantized = row_wise(graph, runtime.weight_levels(), kept, adapted)
     missing = sorted(({*part.rooms.ranks} | {*part.rooms.heads}) - {*adapted.layout.places})

@@ -3,6 +3,9 @@
 A slot holds one adapter: for each adapted product of the backbone a low-rank pair, and for each layer of the head a
 matrix and its bias. All adapters of one net share its layout, whose places have room for other ranks and other numbers
 of labels. The operators that read the pool are LowRank and AdapterLinear (graph/adapter_definitions.py).
+
+The pool of a net in int8 has its matrices in int8: four weights in the place of a float, and a float32 scale for each
+row of a matrix.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from numpy.typing import NDArray
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.adapters.folder import LowRank
 from hfx.exporter.model_files import write_json
+from hfx.exporter.quantize.generator import int8_rows
 from hfx.strict_json import read_text
 
 HEADER = 16  # floats before a low-rank pair, the first of which is the pair's rank
 LAYOUT_FILE = "adapters.json"
 LAYOUT_BYTES = 4 << 20
 LEAST_RANK = 8
+LEVELS = 127  # the largest weight in int8
 LABELS_STEP = 16  # a head with several labels has room for a multiple of this number
 Matrix = NDArray[np.float32]
 
@@ -33,20 +38,41 @@ Matrix = NDArray[np.float32]
 class Place:
     """The place of a layer's weights in a slot, in floats.
 
-    A product of the backbone has `rank`, the largest rank that fits; a layer of the head has rank 0.
+    A product of the backbone has `rank`, the largest rank that fits; a layer of the head has rank 0. The matrices are
+    `int8` or float32.
     """
 
     offset: int
     inputs: int
     outputs: int
     rank: int = 0
+    int8: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The floats of the parts.
+
+        A product has the header, the scales of the ranks (int8 only), A and B. A layer of the head has weights and
+        biases, or, in int8, scales, biases and weights.
+        """
+        if self.rank:
+            a, b = self._floats(self.rank * self.inputs), self._floats(self.rank * self.outputs)
+            return (HEADER, self.rank, a, b) if self.int8 else (HEADER, a, b)
+        weights = self._floats(self.outputs * self.inputs)
+        return (self.outputs, self.outputs, weights) if self.int8 else (weights, self.outputs)
 
     @property
     def size(self) -> int:
         """The number of floats."""
-        if self.rank:
-            return HEADER + self.rank * (self.inputs + self.outputs)
-        return self.outputs * (self.inputs + 1)
+        return sum(self.sizes)
+
+    def parts(self, slot: Matrix) -> list[Matrix]:
+        """Return views of the parts in a slot [stride]."""
+        ends = np.cumsum([self.offset, *self.sizes])
+        return np.split(slot, ends)[1:-1]
+
+    def _floats(self, weights: int) -> int:
+        return -(-weights // 4) if self.int8 else weights
 
 
 @dataclass(frozen=True)
@@ -74,9 +100,11 @@ class Rooms:
 class Layout:
     """The places of all layers in a slot, by the layers' paths in the model. `add` gives a layer the next place.
 
-    `unused` are layers that adapters may have, but whose weights change no answer, such as an unused pooler's.
+    The matrices of all layers are `int8`, or all are float32. `unused` are layers that adapters may have, but whose
+    weights change no answer, such as an unused pooler's.
     """
 
+    int8: bool = False
     places: dict[str, Place] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
 
@@ -103,7 +131,7 @@ class Layout:
     def add(self, path: str, inputs: int, outputs: int, rank: int = 0) -> Place:
         """Return the place of a layer, which may be read by several nodes of a graph."""
         if path not in self.places:
-            self.places[path] = Place(offset=self.stride, inputs=inputs, outputs=outputs, rank=rank)
+            self.places[path] = Place(offset=self.stride, inputs=inputs, outputs=outputs, rank=rank, int8=self.int8)
         return self.places[path]
 
     def slot(self, products: Mapping[str, LowRank], heads: Mapping[str, tuple[Matrix, Matrix]]) -> Matrix:
@@ -118,31 +146,28 @@ class Layout:
             )
         slot = np.zeros(self.stride, np.float32)
         for path, place in self.places.items():
-            part = slot[place.offset : place.offset + place.size]
-            if place.rank:
-                if path in products:
-                    _write_pair(path, place, products[path], part)
-            else:
-                _write_head(path, place, *heads[path], part)
+            if not place.rank:
+                _write_head(path, place, *heads[path], slot)
+            elif path in products:
+                _write_pair(path, place, products[path], slot)
         return slot
 
     def write(self, path: Path) -> None:
         """Write the layout as JSON."""
-        write_json(
-            path, {"unused": self.unused, "places": {name: asdict(place) for name, place in self.places.items()}}
-        )
+        write_json(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Layout:
         """Read a layout that `write` has written."""
         stated: Any = json.loads(read_text(path, LAYOUT_BYTES))
-        return cls({str(name): Place(**place) for name, place in stated["places"].items()}, stated["unused"])
+        places = {str(name): Place(**place) for name, place in stated["places"].items()}
+        return cls(stated["int8"], places, stated["unused"])
 
 
 AGAIN = "Export all adapters of this backbone again, with this one among them, into another repository or by --force."
 
 
-def _write_pair(path: str, place: Place, pair: LowRank, part: Matrix) -> None:
+def _write_pair(path: str, place: Place, pair: LowRank, slot: Matrix) -> None:
     rank = pair.rank
     if rank > place.rank:
         raise CheckpointUnsupported(f"Its rank at {path} is {rank}; the others' net has room for {place.rank}.", AGAIN)
@@ -152,13 +177,15 @@ def _write_pair(path: str, place: Place, pair: LowRank, part: Matrix) -> None:
             f"layer has {place.inputs} and {place.outputs}.",
             "Give the backbone that the adapter was trained on.",
         )
-    second = HEADER + place.rank * place.inputs
-    part[0] = rank
-    part[HEADER : HEADER + rank * place.inputs] = pair.a.ravel()
-    part[second : second + rank * place.outputs] = pair.b.T.ravel()
+    header, *scales, a, b = place.parts(slot)
+    header[0] = rank
+    if place.int8:
+        scales[0][:rank] = _write_int8(pair.a, a) * _write_int8(pair.b.T, b)
+    else:
+        a[: pair.a.size], b[: pair.b.size] = pair.a.ravel(), pair.b.T.ravel()
 
 
-def _write_head(path: str, place: Place, weight: Matrix, bias: Matrix, part: Matrix) -> None:
+def _write_head(path: str, place: Place, weight: Matrix, bias: Matrix, slot: Matrix) -> None:
     outputs, inputs = weight.shape
     if outputs > place.outputs or inputs != place.inputs:
         raise CheckpointUnsupported(
@@ -166,8 +193,20 @@ def _write_head(path: str, place: Place, weight: Matrix, bias: Matrix, part: Mat
             f"room for {place.outputs}.",
             AGAIN,
         )
-    part[: weight.size] = weight.ravel()
-    part[place.outputs * inputs : place.outputs * inputs + outputs] = bias
+    if place.int8:
+        scales, biases, weights = place.parts(slot)
+        scales[:outputs] = _write_int8(weight, weights)
+    else:
+        weights, biases = place.parts(slot)
+        weights[: weight.size] = weight.ravel()
+    biases[:outputs] = bias
+
+
+def _write_int8(rows: Matrix, part: Matrix) -> Matrix:
+    """Write the bytes of `rows` [n, k] in int8 to `part`, and return the scale of each row [n]."""
+    values, scale = int8_rows(rows, LEVELS)
+    part.view(np.int8)[: values.size] = values.ravel()
+    return scale
 
 
 def _power_of_two(number: int) -> int:

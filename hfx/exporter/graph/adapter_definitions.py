@@ -11,6 +11,13 @@ definition doesn't read the header: it multiplies by the zeros too.
 
 An `AdapterLinear` is a linear whose slot has the weights [out_features, in_features] and then the biases.
 
+`Int8LowRank` and `Int8AdapterLinear` have the same inputs and attributes, and int8 weights with a float32 scale for
+each row of a matrix. Four int8 lie in the place of a float, their bytes in order, and zeros fill the last float of a
+matrix. A part of an `Int8LowRank` is the header, then `rank` scales, each the product of the scales of a row of A and
+of a row of B, then A and B. The slot of an `Int8AdapterLinear` has out_features scales, the biases, and then the
+weights. The activations stay float32. These operators have no definition, since no operator of ONNX reads the bytes of
+floats as int8.
+
 The definitions pass shapes of any size to Reshape as they are (allowzero), since a part may have no columns or no rank.
 A negative adapter is refused by the library only.
 """

@@ -2,8 +2,9 @@
 
 The native library runs a node of the domain "hfx" if the session has the library (python_backends/engine/sessions.py).
 Otherwise ONNX Runtime replaces the node by the function when it opens the session, and unpacks the weights then: one
-file serves both. Only the attention with float16 caches has no definition, since it is written to files for native
-operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16).
+file serves both. The attention with float16 caches and the operators for adapters in int8 have no definition, since
+they are written to files for native operators alone (CachedAttentionFloat16, CachedAttentionRotaryFloat16, Int8LowRank,
+Int8AdapterLinear).
 
 int8 quantizes each row of the activations by its own peak, so that a row's result is the same, to the bit, in any
 batch; onnxruntime's DynamicQuantizeMatMul has one scale for all rows of a batch. int4 quantizes each block of inputs
@@ -212,6 +213,7 @@ FLOATS |= {
     for suffix, formula in ACTIVATIONS.items()
 }
 ADAPTERS = adapter_definitions(ACTIVATIONS)
+NATIVE_ONLY = ("Int8LowRank", "Int8AdapterLinear")  # no operator of ONNX reads the bytes of floats as int8
 
 
 @dataclass(frozen=True)
@@ -243,11 +245,14 @@ def function(op: str, opset: int = OPSET) -> onnx.FunctionProto:
 
 
 def define(model: onnx.ModelProto) -> None:
-    """Add the definitions of the native operators in the graph, and the domains that they need."""
+    """Add the definitions of the native operators in the graph, and the domains that they need.
+
+    NATIVE_ONLY have no definitions.
+    """
     versions = {entry.domain: entry.version for entry in model.opset_import}
     used = {node.op_type for node in model.graph.node if node.domain == DOMAIN}
     new = sorted(used - {each.name for each in model.functions})
-    model.functions.extend(function(op, versions[""]) for op in new)
+    model.functions.extend(function(op, versions[""]) for op in new if not op.startswith(NATIVE_ONLY))
     needed = (CONTRIB, DOMAIN) if used else ()
     model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in needed if domain not in versions)
 

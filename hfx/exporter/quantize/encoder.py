@@ -37,7 +37,7 @@ from hfx.exporter.quantize.generator import int8_rows
 from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
-LINEAR, ATTENTION = "Int8Linear", "SelfAttention"
+INT8, LINEAR, ATTENTION = "Int8", "Int8Linear", "SelfAttention"
 LOW_RANK = "LowRank"
 GATED = (".gate", ".value")  # the ends of the names of a gated linear's factors
 # Nodes, other than attention operators, that make a token of its neighbours: they need the padding as it was traced.
@@ -122,8 +122,7 @@ def row_wise(
     model.graph.initializer.extend(rows.new.constants.values())
     _replace(model.graph, nodes)
     operators.define(model)
-    weights = {part.weight for linear in linears for part in (linear, linear.factor) if part}
-    return Quantized(model, len(weights.difference(kept)), _skip_padding(model.graph, view))
+    return Quantized(model, len(rows.quantized), _skip_padding(model.graph, view))
 
 
 def row_source(source: onnx.ModelProto) -> onnx.ModelProto:
@@ -153,11 +152,12 @@ class RowWise:
     """Makes the nodes and constants of the linears, norms and attentions of one graph in int8.
 
     Linears whose weights are in `kept` are made in float32, and linears that are `adapted` with their adapters.
+    `quantized` are the names of the weights that became int8 constants.
     """
 
     def __init__(self, view: GraphView, levels: int, kept: frozenset[str], adapted: Adapted | None) -> None:
         self.view, self.weights, self.levels, self.kept, self.adapted = view, view.weights, levels, kept, adapted
-        self.new = NodeList()
+        self.new, self.quantized = NodeList(), set[str]()
 
     def product(self, parts: Sequence[FoundLinear], out: str, small: bool = False) -> list[onnx.NodeProto]:
         """Return the nodes of one linear, or of several that read one tensor, in int8 or in float32.
@@ -252,6 +252,7 @@ class RowWise:
         # A weight may be read both plain and transposed.
         stored = "+".join(part.weight + (".transposed" if part.transposed else "") for part in parts)
         values, scale = stored + ".int8", stored + ".scale"
+        self.quantized.update(part.weight for part in parts)
         if values not in self.new.constants:
             floats = [(numpy_helper.to_array(self.weights[part.weight]), part.transposed) for part in parts]
             made = [int8_rows(weight if transposed else weight.T, self.levels) for weight, transposed in floats]
@@ -271,7 +272,7 @@ def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
     mask, attentions = PADDED + ATTENTION_MASK, [node for node in graph.node if node.op_type.startswith(ATTENTION)]
     if not attentions or not {mask, REAL} <= made.keys() or OF_NEIGHBOURS & {node.op_type for node in graph.node}:
         return False
-    linears = [node for node in graph.node if node.op_type.startswith((LINEAR, LOW_RANK))]
+    linears = [node for node in graph.node if node.op_type.startswith((LINEAR, LOW_RANK, INT8 + LOW_RANK))]
     rows, width, _ = view.shapes[attentions[0].output[0]]
     of_tokens = [node for node in linears if view.shapes.get(node.input[0], ())[:-1] == (rows, width)]
     new = NodeList("hfx.padding.")
