@@ -100,24 +100,24 @@ def _adapters(context: typer.Context, model: str, options: ExportOptions, dry_ru
     folders = named_adapters(options)
     chosen = read_set(open_checkpoint(model, options.revision), folders, options)
     if dry_run:
-        report.result(chosen.describe(), _plan_lines(chosen.describe(), verbose=True))
+        report.result(chosen.describe(), chosen.lines())
         return
+    for note in chosen.notes():
+        report.note(note)
     manifests: list[Manifest] = []
     failures: dict[str, HfxError] = {}
     for name, outcome in export_set(chosen, report.numbered(len(folders))):
         if isinstance(outcome, HfxError):
             failures[name] = outcome
-            report.warn(f"{name} was not published: {outcome.message}")
+            report.warn(f"{name} was not published: {outcome.message}\n{outcome.fix}")
         else:
             manifests.append(outcome)
     lines = [line for manifest in manifests for line in summary(manifest, options.repository)[:1]]
+    lines += [next_command(options.repository, manifest.name) for manifest in manifests[:1]]
     report.result({"published": [published(manifest, options.repository) for manifest in manifests]}, lines)
     if failures:
-        name, first = next(iter(failures.items()))
-        names = ", ".join(failures)
-        raise first.with_message(
-            f"{len(failures)} of {len(folders)} adapters were not published ({names}). {name}: {first.message}"
-        )
+        [first, *_] = failures.values()
+        raise first.with_message(f"Not published: {', '.join(failures)}. The first reason: {first.message}")
 
 
 def _model_and_options(

@@ -68,7 +68,8 @@ class AdapterConfig:
     """The checked fields of an adapter_config.json.
 
     `task_type` is one of TASK_TYPES or None. `modules_to_save` are endings of the paths of modules that are stored
-    whole. The keys of `ranks` and `alphas` are peft's patterns of module paths.
+    whole. The keys of `ranks` and `alphas` are peft's patterns of module paths. `trained_on` names the checkpoint of
+    the training, if the file says so; it is only compared for a note.
     """
 
     file: Path
@@ -79,6 +80,7 @@ class AdapterConfig:
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
     modules_to_save: tuple[str, ...]
+    trained_on: str = ""
 
     def rank_of(self, module: str) -> int:
         """Return the rank that the product of `module` must have."""
@@ -178,6 +180,7 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         ranks={pattern: node.integer(1, MAX_RANK) for pattern, node in _patterns(fields, "rank_pattern")},
         alphas={pattern: _number(node) for pattern, node in _patterns(fields, "alpha_pattern")},
         modules_to_save=_names(fields, "modules_to_save"),
+        trained_on=str(fields["base_model_name_or_path"].value or "") if "base_model_name_or_path" in fields else "",
     )
 
 

@@ -13,7 +13,7 @@ from hfx import native
 from hfx.errors import CheckpointUnsupported, HfxError, UsageError
 from hfx.exporter.adapters.folder import Adapter, find_adapters, is_adapter, read_adapter
 from hfx.exporter.adapters.head import read_head
-from hfx.exporter.adapters.merge import merged_checkpoint
+from hfx.exporter.adapters.merge import merged_checkpoint, task_of
 from hfx.exporter.adapters.part import AdapterPart, Donor, donors, same_versions
 from hfx.exporter.adapters.pool import Rooms
 from hfx.exporter.encoder.plan import EncoderPlan
@@ -25,20 +25,22 @@ from hfx.names import Kind, check_name
 from hfx.repository import check_target
 
 KINDS = frozenset({Kind.CLASSIFIER, Kind.TOKENS, Kind.CROSS_ENCODER, Kind.EMBEDDER})
-REFUSED = {"name": "--name", "verify_data": "--verify-data", "searched": "--again", "revision": "--revision"}
+REFUSED = {"name": "--name", "verify_data": "--verify-data", "searched": "--again"}
 
 
 @dataclass(frozen=True)
 class AdapterSet:
-    """The adapters of a `backbone` that one command exports, and the rooms of the net that they share.
+    """The adapters of a `backbone` that one command exports, and the rooms of the nets that they share.
 
-    `heads` has the layers of each adapter's head, with their numbers of outputs.
+    `sha256` is the hash of the backbone's files. `heads` has the layers of each adapter's head, with their numbers of
+    outputs. Adapters of one task share a net: `rooms` are by task type (peft's names).
     """
 
     backbone: Checkpoint
+    sha256: str
     adapters: tuple[Adapter, ...]
     heads: Mapping[str, Mapping[str, int]]
-    rooms: Rooms
+    rooms: Mapping[str, Rooms]
     options: ExportOptions
 
     def describe(self) -> dict[str, object]:
@@ -54,9 +56,32 @@ class AdapterSet:
                 }
                 for each in self.adapters
             ],
-            "largest_ranks": dict(self.rooms.ranks),
-            "largest_heads": dict(self.rooms.heads),
         }
+
+    def notes(self) -> list[str]:
+        """Return what the user should know before the export begins."""
+        labels = [each.name for each in self.adapters if self.heads[each.name] and not each.config]
+        others = {name: trained for each in self.adapters if (trained := self._other_backbone(name := each.name))}
+        found = [f"{name} was trained on {trained}, by its adapter_config.json." for name, trained in others.items()]
+        if labels:
+            found.append(f"{', '.join(labels)}: no config.json names the labels, so they are LABEL_0, LABEL_1 ...")
+        return found
+
+    def _other_backbone(self, name: str) -> str:
+        """Return the name of the checkpoint that an adapter was trained on, if that is not the backbone's."""
+        [adapter] = [each for each in self.adapters if each.name == name]
+        trained = "" if adapter.settings is None else adapter.settings.trained_on
+        own = {Path(self.backbone.id).name, self.backbone.folder.resolve().name}
+        return "" if Path(trained).name in ("", *own) else trained
+
+    def lines(self) -> list[str]:
+        """Return a line of text about each adapter."""
+        described: Any = self.describe()["adapters"]
+        return [
+            f"{each['name']:20} rank {each['rank']} in {each['products']} products; head: "
+            + (", ".join(f"{path} ({outputs})" for path, outputs in each["head"].items()) or "the backbone's")
+            for each in described
+        ]
 
 
 def named_adapters(options: ExportOptions) -> dict[str, Path]:
@@ -86,18 +111,20 @@ def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportO
     if options.cpu_runtime not in ("auto", "native"):
         raise UsageError(f"Adapters need the native runtime, not {options.cpu_runtime}.", "Leave --cpu-runtime out.")
     native.library()
-    for name in folders:
-        check_target(options.repository, name, options.force)
     adapters = tuple(
         read_adapter(name, folder) if is_adapter(folder) else read_head(name, folder, backbone)
         for name, folder in folders.items()
     )
-    heads = {each.name: _head(each) for each in adapters}
-    published = donors(options.repository, backbone.sha256(), folders)
-    rooms = Rooms.of((each.products for each in adapters), heads.values())
-    if published:
-        rooms = published[0].layout.rooms
-    return AdapterSet(backbone, adapters, heads, rooms, replace(options, device="cpu", cpu_runtime="auto"))
+    for name in folders:
+        check_target(options.repository, name, options.force)
+    heads, sha256, rooms = {each.name: _head(each) for each in adapters}, backbone.sha256(), dict[str, Rooms]()
+    for task in {task_of(each) for each in adapters}:
+        published = donors(options.repository, sha256, task, folders)
+        alike = [each for each in adapters if task_of(each) == task]
+        own = Rooms.of((each.products for each in alike), (heads[each.name] for each in alike))
+        rooms[task] = published[0].layout.rooms if published else own
+    chosen = replace(options, device="cpu", cpu_runtime="auto")
+    return AdapterSet(backbone, sha256, adapters, heads, rooms, chosen)
 
 
 def export_set(
@@ -133,8 +160,9 @@ def _export(chosen: AdapterSet, adapter: Adapter, gate: bool) -> Manifest:
             )
         part = AdapterPart(
             backbone=backbone,
+            sha256=chosen.sha256,
             adapter=adapter,
-            rooms=chosen.rooms,
+            rooms=chosen.rooms[task_of(adapter)],
             labels_room=_labels_room(chosen, adapter, plan),
             donor=_donor(chosen, adapter, plan),
         )
@@ -144,11 +172,12 @@ def _export(chosen: AdapterSet, adapter: Adapter, gate: bool) -> Manifest:
 
 def _donor(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> Donor | None:
     """Return a published adapter with the net that this plan would make; None if there is none."""
-    found = donors(plan.repository, chosen.backbone.sha256(), (adapter.name,))
+    task = task_of(adapter)
+    found = donors(plan.repository, chosen.sha256, task, (adapter.name,))
     wanted = plan.cpu_precision, plan.task.task, str(plan.task.kind)
     for each in found:
         made = each.manifest.precision.cpu, each.manifest.task, each.manifest.choices.get("kind")
-        if made == wanted and each.layout.has(chosen.rooms) and same_versions(each):
+        if made == wanted and each.layout.has(chosen.rooms[task]) and same_versions(each):
             return each
     return None
 
@@ -170,8 +199,9 @@ def _head(adapter: Adapter) -> dict[str, int]:
 
 def _labels_room(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> int:
     """Return the number of logits of the net; 0 if no head is the adapters' own."""
-    if plan.task.kind is Kind.EMBEDDER or not chosen.rooms.heads:
+    rooms = chosen.rooms[task_of(adapter)]
+    if plan.task.kind is Kind.EMBEDDER or not rooms.heads:
         return 0
     labels = plan.task.net_outputs(plan.checkpoint.config)[0].dims[-1]
     last = [path for path, count in chosen.heads[adapter.name].items() if count == labels]
-    return chosen.rooms.heads[last[-1]] if last else 0
+    return rooms.heads[last[-1]] if last else 0

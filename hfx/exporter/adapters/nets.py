@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import filecmp
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,29 +16,48 @@ from hfx import names, native
 from hfx.errors import CheckpointUnsupported, VerificationFailed
 from hfx.exporter import runtime
 from hfx.exporter.adapters.graph import ADAPTER, ADAPTERS, AdaptedProducts, add_inputs, add_pool
-from hfx.exporter.adapters.part import MIXED_ADAPTERS, MIXED_TEXTS, AdapterPart, donors, link_or_keep
+from hfx.exporter.adapters.part import MIXED_ADAPTERS, MIXED_TEXTS, AdapterPart, Donor, donors, link_or_keep
 from hfx.exporter.adapters.pool import LAYOUT_FILE, Layout, Matrix
 from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.build import save
 from hfx.exporter.encoder.linears import float_weights
+from hfx.exporter.encoder.nets import FILE_NAMES, EncoderArtefacts
+from hfx.exporter.encoder.one_hop import Compiled
+from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.encoder.trace import TRACED, example
+from hfx.exporter.model_files import write_tokenizer_json
 from hfx.exporter.quantize.encoder import row_source, row_wise
+from hfx.local import Tensors
 from hfx.python_backends.onnxruntime.config import ADAPTER_FILE, ERRORS, SHARED_NET
 
-if TYPE_CHECKING:
-    from hfx.exporter.encoder.nets import EncoderArtefacts
-    from hfx.exporter.encoder.plan import EncoderPlan
-    from hfx.local import Tensors
+
+def compiled_tokenizer(donor: Donor, tokenizer: Any) -> Compiled:
+    """Return the compiled tokenizer of `donor`. Raises CheckpointUnsupported if `tokenizer` is another one."""
+    folder = donor.repository / (donor.manifest.name + names.TOKENIZE_SUFFIX) / "1"
+    with tempfile.TemporaryDirectory(prefix="hfx-tokenizer-") as temporary:
+        file = Path(temporary) / "tokenizer.json"
+        write_tokenizer_json(tokenizer, file)
+        if not filecmp.cmp(file, folder / file.name, shallow=False):
+            raise CheckpointUnsupported(
+                f"Its tokenizer is not that of {donor.manifest.name}, which shares its backbone.", "Export it alone."
+            )
+    stated: Any = donor.manifest.choices["tokenizer"]
+    if not stated["compiled"]:
+        return Compiled(why_not=stated["reason"])
+    return Compiled((folder / names.COMPILED_TOKENIZER).read_bytes(), stated["texts_compared"])
 
 
-def write_adapted(plan: EncoderPlan, artefacts: EncoderArtefacts, name: str) -> EncoderArtefacts:
-    """Write the net's file `name` in the precision for CPUs, its layout of the pool, and the adapter's own weights.
+def write_adapted(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """Write the net in the precision for CPUs, its layout of the pool, and the adapter's own weights.
 
     Raises CheckpointUnsupported if the graph lacks a product that is adapted, or if the adapter does not fit the net
     that it shares.
     """
     part, folder = plan.adapter, artefacts.net_folder(plan)
     assert part is not None and plan.cpu_precision is not None
+    artefacts.staging.folder(plan.name + names.NET_SUFFIX)
+    folder.mkdir()
+    name = FILE_NAMES[plan.cpu_precision]
     path = folder / name
     if part.donor is None:
         skips_padding, weights, shared = _write_first(plan, artefacts, part, path)
@@ -96,10 +117,10 @@ def _changes_nothing(model: Any, path: str, inputs: tuple[str, ...]) -> bool:
     return torch.equal(before, after)
 
 
-def graph_inputs(part: AdapterPart, name: str) -> tuple[str, ...]:
-    """Return the token inputs of the net that the adapter shares."""
-    assert part.donor is not None
-    graph = onnx.load(part.donor.net / name, load_external_data=False).graph
+def graph_inputs(donor: Donor, plan: EncoderPlan) -> tuple[str, ...]:
+    """Return the token inputs of the donor's net."""
+    assert plan.cpu_precision is not None
+    graph = onnx.load(donor.net / FILE_NAMES[plan.cpu_precision], load_external_data=False).graph
     return tuple(each.name for each in graph.input if each.name not in (names.ITEM_SHAPE, ADAPTER, ADAPTERS))
 
 
@@ -110,9 +131,9 @@ def compare_mixed(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
     """
     part, reference = plan.adapter, artefacts.reference
     assert part is not None and reference is not None
-    others = donors(plan.repository, part.backbone.sha256(), (plan.name,))[: MIXED_ADAPTERS - 1]
-    shared = part.record()["backbone_sha256"], artefacts.choices["adapter"]["shared"][-1]
-    alike = [each for each in others if (each.record["backbone_sha256"], each.record["shared"][-1]) == shared]
+    others = donors(plan.repository, part.sha256, part.record()["task_type"], (plan.name,))
+    shared = artefacts.choices["adapter"]["shared"]
+    alike = [each for each in others if each.record["shared"] == shared][: MIXED_ADAPTERS - 1]
     slots = np.stack([_slot(artefacts.net_folder(plan)), *(_slot(each.net) for each in alike)])
     session: Any = _session(plan, artefacts)
     texts = reference.encoded[:MIXED_TEXTS]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import filecmp
 import os
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ import numpy as np
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.adapters.folder import Adapter
+from hfx.exporter.adapters.merge import task_of
 from hfx.exporter.adapters.pool import AGAIN, LAYOUT_FILE, Layout, Matrix, Rooms
-from hfx.exporter.encoder.one_hop import Compiled
-from hfx.exporter.model_files import write_tokenizer_json
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.steps import VERSIONED
@@ -64,43 +62,27 @@ class Donor:
         assert isinstance(record, dict)
         return record
 
-    def compiled(self, tokenizer: Any) -> Compiled:
-        """Return its compiled tokenizer. Raises CheckpointUnsupported if `tokenizer` is another one."""
-        folder = self.repository / (self.manifest.name + names.TOKENIZE_SUFFIX) / "1"
-        with tempfile.TemporaryDirectory(prefix="hfx-tokenizer-") as temporary:
-            file = Path(temporary) / "tokenizer.json"
-            write_tokenizer_json(tokenizer, file)
-            if not filecmp.cmp(file, folder / file.name, shallow=False):
-                raise CheckpointUnsupported(
-                    f"Its tokenizer is not that of {self.manifest.name}, which shares its backbone.", "Export it alone."
-                )
-        stated: Any = self.manifest.choices["tokenizer"]
-        if not stated["compiled"]:
-            return Compiled(why_not=stated["reason"])
-        return Compiled((folder / names.COMPILED_TOKENIZER).read_bytes(), stated["texts_compared"])
 
-
-def donors(repository: Path, backbone: str, other_than: Collection[str] = ()) -> list[Donor]:
-    """Return the published adapters on the checkpoint with the SHA-256 `backbone`, sorted by name."""
+def donors(repository: Path, backbone: str, task_type: str, other_than: Collection[str] = ()) -> list[Donor]:
+    """Return the published adapters of one task on the checkpoint with the SHA-256 `backbone`, sorted by name."""
     if not repository.is_dir():
         return []
     found = (entry.manifest for entry in models(repository) if entry.manifest and entry.name not in other_than)
-    return [
-        Donor(repository, manifest)
-        for manifest in found
-        if isinstance(record := manifest.choices.get(RECORD), dict) and record.get("backbone_sha256") == backbone
-    ]
+    recorded = [Donor(repository, manifest) for manifest in found if isinstance(manifest.choices.get(RECORD), dict)]
+    wanted = backbone, task_type
+    return [each for each in recorded if (each.record.get("backbone_sha256"), each.record.get("task_type")) == wanted]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterPart:
-    """An adapter on its `backbone`, and the `rooms` that its net has for others.
+    """An adapter on its `backbone`, whose files have the hash `sha256`, and the `rooms` that its net has for others.
 
     `labels_room` is the number of logits of the net, which may be more than the adapter has labels; 0 if the net is as
     wide as the backbone's own. `donor` is a published adapter whose net it shares; the first adapter has none.
     """
 
     backbone: Checkpoint
+    sha256: str
     adapter: Adapter
     rooms: Rooms
     labels_room: int
@@ -111,7 +93,8 @@ class AdapterPart:
         ranks = {pair.rank for pair in self.adapter.products.values()}
         return {
             "backbone": self.backbone.id if self.backbone.revision else self.backbone.folder.name,
-            "backbone_sha256": self.backbone.sha256(),
+            "backbone_sha256": self.sha256,
+            "task_type": task_of(self.adapter),
             "products": len(self.adapter.products),
             "rank": max(ranks, default=0),
         }

@@ -11,7 +11,6 @@ import onnx
 
 from hfx import names
 from hfx.exporter import runtime
-from hfx.exporter.adapters.nets import write_adapted
 from hfx.exporter.encoder import folders, gate
 from hfx.exporter.encoder.build import inlined, remove, rename, save
 from hfx.exporter.encoder.one_hop import Compiled
@@ -73,8 +72,6 @@ def write_cpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
     """Write the ONNX files in the precision for CPUs, in the form of each runtime that may serve it."""
     assert plan.cpu_precision is not None
     folder, name = artefacts.net_folder(plan), FILE_NAMES[plan.cpu_precision]
-    if plan.adapter is not None:
-        return write_adapted(plan, artefacts, name)
     requested = "openvino" if plan.cpu_math == "bf16" else plan.cpu_runtime
     runtimes = runtime.possible_runtimes(requested, plan.cpu_precision)
     assert artefacts.graph is not None

@@ -6,14 +6,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from hfx import names
-from hfx.exporter.adapters.nets import compare_mixed, graph_inputs
+from hfx.exporter.adapters.nets import compare_mixed, compiled_tokenizer, graph_inputs, write_adapted
 from hfx.exporter.adapters.part import link_to_donor
 from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.build import build_graph, clean
 from hfx.exporter.encoder.comparisons import answer_data_in_torch, answer_in_torch, compare, measure
 from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.mixed import checked, final
-from hfx.exporter.encoder.nets import FILE_NAMES, EncoderArtefacts, choose_runtime, write_nets
+from hfx.exporter.encoder.nets import EncoderArtefacts, choose_runtime, write_nets
 from hfx.exporter.encoder.one_hop import compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.labelled_data import read_data
@@ -37,7 +37,7 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Compile the tokenizer for the C++ code of `hfx serve`, if it is proven to give the same ids."""
     if plan.adapter and plan.adapter.donor:
-        compiled = plan.adapter.donor.compiled(artefacts.tokenizer)
+        compiled = compiled_tokenizer(plan.adapter.donor, artefacts.tokenizer)
     else:
         texts = [*bundled_texts(), *edge_texts(plan.max_length)]
         compiled = compile_and_prove(plan, artefacts.tokenizer, texts)
@@ -47,7 +47,7 @@ def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Encoder
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Build the float32 graph, unless the model shares its net with another one."""
     if plan.adapter and plan.adapter.donor:
-        return replace(artefacts, inputs=graph_inputs(plan.adapter, FILE_NAMES[plan.cpu_precision or "fp32"]))
+        return replace(artefacts, inputs=graph_inputs(plan.adapter.donor, plan))
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
     types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
     with plan.adapter.on_backbone(artefacts.model) if plan.adapter else nullcontext():
@@ -56,6 +56,11 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     graph = clean(graph)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
     return replace(artefacts, graph=graph, inputs=inputs)
+
+
+def write_files(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """Write the ONNX files."""
+    return write_adapted(plan, artefacts) if plan.adapter else write_nets(plan, artefacts)
 
 
 def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -99,7 +104,7 @@ STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (
     Step("Loading the checkpoint", load),
     Step("Compiling the tokenizer", compile_tokenizer),
     Step("Building the graph", build),
-    Step("Writing ONNX files", write_nets),
+    Step("Writing ONNX files", write_files),
     Step("Timing CPU runtimes", choose_runtime),
     Step("Writing model folders", write_folders),
     Step("Running the checkpoint", answer_in_torch, gate=True),
