@@ -33,12 +33,13 @@ class AdapterSet:
     """The adapters of a `backbone` that one command exports, and the rooms of the nets that they share.
 
     `sha256` is the hash of the backbone's files. `heads` has the layers of each adapter's head, with their numbers of
-    outputs. Adapters of one task share a net: `rooms` are by task type (peft's names).
+    outputs. Adapters with the same task are a group, and share a net with its `rooms`.
     """
 
     backbone: Checkpoint
     sha256: str
     adapters: tuple[Adapter, ...]
+    groups: Mapping[str, str]
     heads: Mapping[str, Mapping[str, int]]
     rooms: Mapping[str, Rooms]
     options: ExportOptions
@@ -118,13 +119,14 @@ def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportO
     for name in folders:
         check_target(options.repository, name, options.force)
     heads, sha256, rooms = {each.name: _head(each) for each in adapters}, backbone.sha256(), dict[str, Rooms]()
-    for task in {task_of(each) for each in adapters}:
-        published = donors(options.repository, sha256, task, folders)
-        alike = [each for each in adapters if task_of(each) == task]
+    groups = {each.name: options.task or task_of(each) for each in adapters}
+    for group in sorted({*groups.values()}):
+        published = donors(options.repository, sha256, group, folders)
+        alike = [each for each in adapters if groups[each.name] == group]
         own = Rooms.of((each.products for each in alike), (heads[each.name] for each in alike))
-        rooms[task] = published[0].layout.rooms if published else own
+        rooms[group] = published[0].layout.rooms if published else own
     chosen = replace(options, device="cpu", cpu_runtime="auto")
-    return AdapterSet(backbone, sha256, adapters, heads, rooms, chosen)
+    return AdapterSet(backbone, sha256, adapters, groups, heads, rooms, chosen)
 
 
 def export_set(
@@ -162,7 +164,8 @@ def _export(chosen: AdapterSet, adapter: Adapter, gate: bool) -> Manifest:
             backbone=backbone,
             sha256=chosen.sha256,
             adapter=adapter,
-            rooms=chosen.rooms[task_of(adapter)],
+            rooms=chosen.rooms[chosen.groups[adapter.name]],
+            group=chosen.groups[adapter.name],
             labels_room=_labels_room(chosen, adapter, plan),
             donor=_donor(chosen, adapter, plan),
         )
@@ -172,12 +175,12 @@ def _export(chosen: AdapterSet, adapter: Adapter, gate: bool) -> Manifest:
 
 def _donor(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> Donor | None:
     """Return a published adapter with the net that this plan would make; None if there is none."""
-    task = task_of(adapter)
-    found = donors(plan.repository, chosen.sha256, task, (adapter.name,))
+    group = chosen.groups[adapter.name]
+    found = donors(plan.repository, chosen.sha256, group, (adapter.name,))
     wanted = plan.cpu_precision, plan.task.task, str(plan.task.kind)
     for each in found:
         made = each.manifest.precision.cpu, each.manifest.task, each.manifest.choices.get("kind")
-        if made == wanted and each.layout.has(chosen.rooms[task]) and same_versions(each):
+        if made == wanted and each.layout.has(chosen.rooms[group]) and same_versions(each):
             return each
     return None
 
@@ -199,7 +202,7 @@ def _head(adapter: Adapter) -> dict[str, int]:
 
 def _labels_room(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> int:
     """Return the number of logits of the net; 0 if no head is the adapters' own."""
-    rooms = chosen.rooms[task_of(adapter)]
+    rooms = chosen.rooms[chosen.groups[adapter.name]]
     if plan.task.kind is Kind.EMBEDDER or not rooms.heads:
         return 0
     labels = plan.task.net_outputs(plan.checkpoint.config)[0].dims[-1]

@@ -131,7 +131,7 @@ def compare_mixed(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
     """
     part, reference = plan.adapter, artefacts.reference
     assert part is not None and reference is not None
-    others = donors(plan.repository, part.sha256, part.record()["task_type"], (plan.name,))
+    others = donors(plan.repository, part.sha256, part.group, (plan.name,))
     shared = artefacts.choices["adapter"]["shared"]
     alike = [each for each in others if each.record["shared"] == shared][: MIXED_ADAPTERS - 1]
     slots = np.stack([_slot(artefacts.net_folder(plan)), *(_slot(each.net) for each in alike)])

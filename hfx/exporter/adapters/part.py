@@ -20,7 +20,6 @@ import numpy as np
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.adapters.folder import Adapter
-from hfx.exporter.adapters.merge import task_of
 from hfx.exporter.adapters.pool import AGAIN, LAYOUT_FILE, Layout, Matrix, Rooms
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
@@ -63,22 +62,23 @@ class Donor:
         return record
 
 
-def donors(repository: Path, backbone: str, task_type: str, other_than: Collection[str] = ()) -> list[Donor]:
-    """Return the published adapters of one task on the checkpoint with the SHA-256 `backbone`, sorted by name."""
+def donors(repository: Path, backbone: str, group: str, other_than: Collection[str] = ()) -> list[Donor]:
+    """Return the published adapters of a group on the checkpoint with the SHA-256 `backbone`, sorted by name."""
     if not repository.is_dir():
         return []
     found = (entry.manifest for entry in models(repository) if entry.manifest and entry.name not in other_than)
     recorded = [Donor(repository, manifest) for manifest in found if isinstance(manifest.choices.get(RECORD), dict)]
-    wanted = backbone, task_type
-    return [each for each in recorded if (each.record.get("backbone_sha256"), each.record.get("task_type")) == wanted]
+    wanted = backbone, group
+    return [each for each in recorded if (each.record.get("backbone_sha256"), each.record.get("group")) == wanted]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterPart:
     """An adapter on its `backbone`, whose files have the hash `sha256`, and the `rooms` that its net has for others.
 
-    `labels_room` is the number of logits of the net, which may be more than the adapter has labels; 0 if the net is as
-    wide as the backbone's own. `donor` is a published adapter whose net it shares; the first adapter has none.
+    Only adapters of one `group`, which have the same task, share a net. `labels_room` is the number of logits of the
+    net, which may be more than the adapter has labels; 0 if the net is as wide as the backbone's own. `donor` is a
+    published adapter whose net it shares; the first adapter has none.
     """
 
     backbone: Checkpoint
@@ -86,6 +86,7 @@ class AdapterPart:
     adapter: Adapter
     rooms: Rooms
     labels_room: int
+    group: str
     donor: Donor | None
 
     def record(self) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class AdapterPart:
         return {
             "backbone": self.backbone.id if self.backbone.revision else self.backbone.folder.name,
             "backbone_sha256": self.sha256,
-            "task_type": task_of(self.adapter),
+            "group": self.group,
             "products": len(self.adapter.products),
             "rank": max(ranks, default=0),
         }
