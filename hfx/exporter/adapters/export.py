@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -101,8 +102,8 @@ def named_adapters(options: ExportOptions) -> dict[str, Path]:
 def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportOptions) -> AdapterSet:
     """Read and check all adapters, before any of them is exported.
 
-    Raises UsageError for options that adapters don't have, and CheckpointUnsupported, CheckpointCorrupt and
-    CheckpointUnsafe for adapters that can't be exported, or don't fit those that are published.
+    Raises ModuleNotFoundError without peft, UsageError for options that adapters don't have, and CheckpointUnsupported,
+    CheckpointCorrupt and CheckpointUnsafe for adapters that can't be exported, or don't fit those that are published.
     """
     for field, option in REFUSED.items():
         if getattr(options, field) != getattr(ExportOptions, field):
@@ -112,6 +113,8 @@ def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportO
     if options.cpu_runtime not in ("auto", "native"):
         raise UsageError(f"Adapters need the native runtime, not {options.cpu_runtime}.", "Leave --cpu-runtime out.")
     native.library()
+    if any(map(is_adapter, folders.values())):
+        importlib.import_module("peft")  # before any work; an error says how to install it
     adapters = tuple(
         read_adapter(name, folder) if is_adapter(folder) else read_head(name, folder, backbone)
         for name, folder in folders.items()

@@ -158,7 +158,8 @@ class Postprocessor:
             return []
         places = offsets[of_text]
         text = head(raw, int(places[:, 1].max()))
-        tokens = Tokens(text, ids[of_text].tolist(), places.tolist(), softmax(logits[of_text]))
+        scores = softmax(logits[of_text, : len(self._labels)])  # an adapter's net may have room for more labels
+        tokens = Tokens(text, ids[of_text].tolist(), places.tolist(), scores)
         if self._aggregation in CHOICES:
             words = whole_words(tokens, self._vocabulary, self._aggregation)
             return [*self._grouped(tokens, words)]
