@@ -146,7 +146,7 @@ def compare_mixed(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
     mixed = session.run(None, feed | {ADAPTER: order, ADAPTERS: slots})[0]
     for row, (text, at) in enumerate(zip(texts, order, strict=True)):
         alone = session.run(None, _feed([text], artefacts.inputs) | {ADAPTERS: slots[at : at + 1]})[0]
-        if mixed[row].tobytes() != alone[0].tobytes():
+        if mixed[row][: len(alone[0])].tobytes() != alone[0].tobytes():  # values of tokens have padding behind them
             raise VerificationFailed(
                 f"An answer of {plan.name} depends on the other adapters in its batch (text {row}).",
                 "Please report this.",
