@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx import native
-from hfx.errors import CheckpointUnsupported, HfxError, UsageError
+from hfx.errors import CheckpointUnsupported, HfxError, RepositoryError, UsageError
 from hfx.exporter.adapters.folder import Adapter, find_adapters, is_adapter, read_adapter
 from hfx.exporter.adapters.head import read_head
 from hfx.exporter.adapters.merge import merged_checkpoint, task_of
@@ -95,6 +95,8 @@ def named_adapters(options: ExportOptions) -> dict[str, Path]:
             raise UsageError(f"--adapter {each!r} names no folder.", "Write --adapter NAME=FOLDER.")
         if check_name(name) in found:
             raise UsageError(f"Two adapters have the name {name!r}.", "Give one of them another name.")
+        if not Path(path).is_dir():
+            raise UsageError(f"--adapter {each}: there is no folder {path}.", "Correct the path.")
         found[name] = Path(path)
     return found
 
@@ -120,7 +122,11 @@ def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportO
         for name, folder in folders.items()
     )
     for name in folders:
-        check_target(options.repository, name, options.force)
+        try:
+            check_target(options.repository, name, options.force)
+        except RepositoryError as error:
+            fix = "Use --force to replace it, or give the adapter another name: --adapter NAME=FOLDER."
+            raise RepositoryError(error.message, fix) from error
     heads, sha256, rooms = {each.name: _head(each) for each in adapters}, backbone.sha256(), dict[str, Rooms]()
     groups = {each.name: options.task or task_of(each) for each in adapters}
     for group in sorted({*groups.values()}):
