@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,17 +102,18 @@ def build_graph(
     pooler: torch.nn.Module | None,
     exporter: Exporter = "own",
     types: bool = True,
+    adapted: Collection[str] = (),
 ) -> onnx.ModelProto:
     """Return the flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
 
     `pooler` (pooling.py) is given if the output is pooled from hidden states. `types` says whether the tokenizer gives
-    token types; if not, all token types are 0.
+    token types; if not, all token types are 0. The layers at the paths `adapted` stay products of their own.
     Raises CheckpointUnsupported if the architecture can't be exported or takes other inputs than token ids, mask and
     types, and StorageFull if TMPDIR can't be written.
     """
     outputs = task.net_outputs(model.config.to_dict())
     read = [str(pooler.reads)] if pooler is not None else [spec.name for spec in outputs]
-    graph = clean(_export(model, task, read, exporter, types), passes.ShapeInferencePass(), _SameTypeCasts())
+    graph = clean(_export(model, task, read, exporter, types, adapted), passes.ShapeInferencePass(), _SameTypeCasts())
     sum_by_operators(graph, names.ATTENTION_MASK)
     if not types:
         _of_one_type(graph)
@@ -141,10 +142,15 @@ def _of_one_type(model: onnx.ModelProto) -> None:
 
 
 def _export(
-    model: PreTrainedModel, task: EncoderKind, outputs: list[str], exporter: Exporter, types: bool
+    model: PreTrainedModel,
+    task: EncoderKind,
+    outputs: list[str],
+    exporter: Exporter,
+    types: bool,
+    adapted: Collection[str],
 ) -> onnx.ModelProto:
     """Return the padded graph; optimum chooses the outputs of its graph itself."""
-    with quiet_libraries(), traceable(model):
+    with quiet_libraries(), traceable(model, adapted):
         try:
             if exporter == "optimum":
                 return optimum_graph(model, task.auto_class, OPSET)

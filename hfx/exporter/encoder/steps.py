@@ -50,8 +50,9 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
         return replace(artefacts, inputs=graph_inputs(plan.adapter.donor, plan))
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
     types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
+    adapted = plan.adapter.rooms.ranks if plan.adapter else ()
     with plan.adapter.on_backbone(artefacts.model) if plan.adapter else nullcontext():
-        graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types)
+        graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types, adapted)
     simplify_masks(graph, plan.max_length)
     graph = clean(graph)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)

@@ -15,7 +15,7 @@ import contextlib
 import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,14 +164,17 @@ def optimum_graph(model: PreTrainedModel, auto_class: str, opset: int) -> onnx.M
 
 
 @contextlib.contextmanager
-def traceable(model: PreTrainedModel) -> Iterator[None]:
-    """A context in which a trace of `model` computes what the model computes."""
+def traceable(model: PreTrainedModel, adapted: Collection[str] = ()) -> Iterator[None]:
+    """A context in which a trace of `model` computes what the model computes.
+
+    The layers at the paths `adapted` stay products of their own.
+    """
     with contextlib.ExitStack() as stack:
         _pool_at_the_last_end(model, stack)
         _pool_at_the_last_token(model, stack)
         _keep_one_set_of_positions(model, stack)
         _tabulate_positions(model, stack)
-        _part_gates(model, stack)
+        _part_gates(model, adapted, stack)
         _zero_padding(model, stack)
         _write_out_masks(model, stack)
         yield
@@ -280,8 +283,11 @@ def _tabulate_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> 
             setattr(module, name, buckets)
 
 
-def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
-    """Split ModernBERT's linear for gates and values in two, as in other models; such a pair becomes one operator."""
+def _part_gates(model: PreTrainedModel, adapted: Collection[str], stack: contextlib.ExitStack) -> None:
+    """Split ModernBERT's linear for gates and values in two, as in other models; such a pair becomes one operator.
+
+    Linears at the paths `adapted`, and those beside them, stay whole.
+    """
     import torch
 
     class Parted(torch.nn.Module):
@@ -297,7 +303,12 @@ def _part_gates(model: PreTrainedModel, stack: contextlib.ExitStack) -> None:
         def forward(self, hidden: torch.Tensor) -> Any:
             return self.down(self.act(self.gate(hidden)) * self.value(hidden))
 
-    parents = [module for module in model.modules() if type(getattr(module, "mlp", None)).__name__ == "ModernBertMLP"]
+    whole = {path.rpartition(".mlp.")[0] for path in adapted}
+    parents = [
+        module
+        for path, module in model.named_modules()
+        if type(getattr(module, "mlp", None)).__name__ == "ModernBertMLP" and path not in whole
+    ]
     for parent in parents:
         stack.callback(setattr, parent, "mlp", parent.mlp)
         parent.mlp = Parted(parent.mlp).eval()

@@ -75,6 +75,7 @@ def export_all(root: Path, backbone: Path, **options: Any) -> list[Manifest | Ex
         ("albert", "SEQ_CLS", set()),  # whose layers share their weights
         ("big_bird", "SEQ_CLS", set()),  # whose pooler changes no answer
         ("qwen3", "SEQ_CLS", set()),  # gated products, and fewer heads of keys
+        ("modernbert", "SEQ_CLS", set()),  # whose linears for gates and values stay whole
         ("deberta-v2", "SEQ_CLS", {"dense"}),
         ("distilbert", "TOKEN_CLS", set()),
         ("bert", "FEATURE_EXTRACTION", {"query", "dense"}),
