@@ -70,14 +70,13 @@ def command(
     else:
         model, options = _model_and_options(context, model, settings, options)
     if options.adapters is not None or options.adapter:
-        return _adapters(context, model, options, dry_run)
+        return _adapters(context, model, options, dry_run, verbose)
     checkpoint = (open_config if dry_run else open_checkpoint)(model, options.revision)
     if again is not None and not dry_run:  # a plan reads no weights
         _check_same(again, checkpoint, options)
     plan = make_plan(checkpoint, options)
-    if isinstance(plan, GeneratorPlan):
-        for warning in plan.settings.warnings:
-            report.warn(warning)
+    for warning in plan.settings.warnings if isinstance(plan, GeneratorPlan) else ():
+        report.warn(warning)
     for note in plan.notes:
         report.note(note)
     if dry_run:
@@ -91,7 +90,7 @@ def command(
     report.result(published(manifest, options.repository), [*lines, next_command(options.repository, manifest.name)])
 
 
-def _adapters(context: typer.Context, model: str, options: ExportOptions, dry_run: bool) -> None:
+def _adapters(context: typer.Context, model: str, options: ExportOptions, dry_run: bool, verbose: bool) -> None:
     """Export adapters of the backbone `model`. Those that fail don't keep the others from being published."""
     from hfx.exporter.adapters.export import export_set, named_adapters, read_set
     from hfx.exporter.source import open_checkpoint
@@ -112,7 +111,11 @@ def _adapters(context: typer.Context, model: str, options: ExportOptions, dry_ru
             report.warn(f"{name} was not published: {outcome.message}\n{outcome.fix}")
         else:
             manifests.append(outcome)
-    lines = [line for manifest in manifests for line in summary(manifest, options.repository)[:1]]
+    lines = [
+        line
+        for manifest in manifests
+        for line in [summary(manifest, options.repository)[0], *(details(manifest) if verbose else ())]
+    ]
     lines += [next_command(options.repository, manifest.name) for manifest in manifests[:1]]
     report.result({"published": [published(manifest, options.repository) for manifest in manifests]}, lines)
     if failures:

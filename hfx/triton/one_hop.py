@@ -41,8 +41,7 @@ def prepare_encoders(repository: Path, backend: str | None, native: bool, served
 
     With `native`, an encoder becomes one model if possible. The nets of other encoders run in `backend`, which is hfx's
     onnxruntime backend in Python, if it is given. `served` is the repository of a running server that the models are
-    added to. Returns the reasons, by name, why encoders keep their steps in spite
-    of `native`.
+    added to. Returns the reasons, by name, why encoders keep their steps in spite of `native`.
     """
     kept = dict[str, str]()
     spec = importlib.util.find_spec(ONNXRUNTIME) if native else None

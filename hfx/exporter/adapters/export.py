@@ -34,7 +34,8 @@ class AdapterSet:
     """The adapters of a `backbone` that one command exports, and the rooms of the nets that they share.
 
     `sha256` is the hash of the backbone's files. `heads` has the layers of each adapter's head, with their numbers of
-    outputs. Adapters with the same task are a group, and share a net with its `rooms`.
+    outputs. Adapters with the same task are a group, which shares a net with its `rooms`, also with the group's
+    adapters that are `published` and stay.
     """
 
     backbone: Checkpoint
@@ -43,6 +44,7 @@ class AdapterSet:
     groups: Mapping[str, str]
     heads: Mapping[str, Mapping[str, int]]
     rooms: Mapping[str, Rooms]
+    published: Mapping[str, list[Donor]]
     options: ExportOptions
 
     def describe(self) -> dict[str, object]:
@@ -63,18 +65,13 @@ class AdapterSet:
     def notes(self) -> list[str]:
         """Return what the user should know before the export begins."""
         labels = [each.name for each in self.adapters if self.heads[each.name] and not each.config]
-        others = {name: trained for each in self.adapters if (trained := self._other_backbone(name := each.name))}
-        found = [f"{name} was trained on {trained}, by its adapter_config.json." for name, trained in others.items()]
+        own = {"", Path(self.backbone.id).name, self.backbone.folder.resolve().name}
+        trained = {each.name: each.settings.trained_on for each in self.adapters if each.settings}
+        others = {name: backbone for name, backbone in trained.items() if Path(backbone).name not in own}
+        found = [f"{name} was trained on {other}, by its adapter_config.json." for name, other in others.items()]
         if labels:
             found.append(f"{', '.join(labels)}: no config.json names the labels, so they are LABEL_0, LABEL_1 ...")
         return found
-
-    def _other_backbone(self, name: str) -> str:
-        """Return the name of the checkpoint that an adapter was trained on, if that is not the backbone's."""
-        [adapter] = [each for each in self.adapters if each.name == name]
-        trained = "" if adapter.settings is None else adapter.settings.trained_on
-        own = {Path(self.backbone.id).name, self.backbone.folder.resolve().name}
-        return "" if Path(trained).name in ("", *own) else trained
 
     def lines(self) -> list[str]:
         """Return a line of text about each adapter."""
@@ -128,14 +125,15 @@ def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportO
             fix = "Use --force to replace it, or give the adapter another name: --adapter NAME=FOLDER."
             raise RepositoryError(error.message, fix) from error
     heads, sha256, rooms = {each.name: _head(each) for each in adapters}, backbone.sha256(), dict[str, Rooms]()
-    groups = {each.name: options.task or task_of(each) for each in adapters}
-    for group in sorted({*groups.values()}):
-        published = donors(options.repository, sha256, group, folders)
+    precision = "int8" if options.quantize else options.precision or "fp32"
+    groups = {each.name: f"{options.task or task_of(each)} {precision}" for each in adapters}
+    published = {group: donors(options.repository, sha256, group, folders) for group in sorted({*groups.values()})}
+    for group, others in published.items():
         alike = [each for each in adapters if groups[each.name] == group]
         own = Rooms.of((each.products for each in alike), (heads[each.name] for each in alike))
-        rooms[group] = published[0].layout.rooms if published else own
+        rooms[group] = others[0].layout.rooms if others else own
     chosen = replace(options, device="cpu", cpu_runtime="auto")
-    return AdapterSet(backbone, sha256, adapters, groups, heads, rooms, chosen)
+    return AdapterSet(backbone, sha256, adapters, groups, heads, rooms, published, chosen)
 
 
 def export_set(
@@ -145,17 +143,21 @@ def export_set(
 
     Without `gate`, their answers are not compared, so that models can be measured whose answers don't matter.
     """
+    published = {group: [*others] for group, others in chosen.published.items()}
     for adapter in chosen.adapters:
+        alike = published[chosen.groups[adapter.name]]
         with progress(f"Exporting {adapter.name}"):
             try:
-                outcome: Manifest | HfxError = _export(chosen, adapter, gate)
+                outcome: Manifest | HfxError = _export(chosen, adapter, alike, gate)
             except HfxError as error:
                 outcome = error
+        if isinstance(outcome, Manifest):
+            alike.append(Donor(chosen.options.repository, outcome))
         yield adapter.name, outcome
 
 
-def _export(chosen: AdapterSet, adapter: Adapter, gate: bool) -> Manifest:
-    backbone = chosen.backbone
+def _export(chosen: AdapterSet, adapter: Adapter, published: list[Donor], gate: bool) -> Manifest:
+    backbone, group = chosen.backbone, chosen.groups[adapter.name]
     with tempfile.TemporaryDirectory(prefix="hfx-adapter-") as temporary:
         if adapter.settings is None:
             merged = open_checkpoint(str(adapter.folder))
@@ -173,25 +175,22 @@ def _export(chosen: AdapterSet, adapter: Adapter, gate: bool) -> Manifest:
             backbone=backbone,
             sha256=chosen.sha256,
             adapter=adapter,
-            rooms=chosen.rooms[chosen.groups[adapter.name]],
-            group=chosen.groups[adapter.name],
+            rooms=chosen.rooms[group],
+            group=group,
             labels_room=_labels_room(chosen, adapter, plan),
-            donor=_donor(chosen, adapter, plan),
+            published=published,
+            donor=next((each for each in published if _makes(plan, chosen.rooms[group], each)), None),
         )
         whole = replace(plan, adapter=part)
         return export(whole, lambda title: nullcontext(), None if gate else without_gate(whole))
 
 
-def _donor(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> Donor | None:
-    """Return a published adapter with the net that this plan would make; None if there is none."""
-    group = chosen.groups[adapter.name]
-    found = donors(plan.repository, chosen.sha256, group, (adapter.name,))
-    wanted = plan.cpu_precision, plan.task.task, str(plan.task.kind)
-    for each in found:
-        made = each.manifest.precision.cpu, each.manifest.task, each.manifest.choices.get("kind")
-        if made == wanted and each.layout.has(chosen.rooms[group]) and same_versions(each):
-            return each
-    return None
+def _makes(plan: EncoderPlan, rooms: Rooms, donor: Donor) -> bool:
+    """Whether the plan would make the donor's net again, byte for byte."""
+    stated = donor.manifest.choices
+    made = stated.get("kind"), stated.get("graph"), donor.record["max_length"]
+    wanted = str(plan.task.kind), plan.graph, plan.max_length
+    return made == wanted and donor.layout.has(rooms) and same_versions(donor)
 
 
 def _head(adapter: Adapter) -> dict[str, int]:

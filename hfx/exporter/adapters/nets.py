@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from hfx import names, native
 from hfx.errors import CheckpointUnsupported, VerificationFailed
 from hfx.exporter import runtime
 from hfx.exporter.adapters.graph import ADAPTER, ADAPTERS, AdaptedProducts, add_inputs, add_pool
-from hfx.exporter.adapters.part import MIXED_ADAPTERS, MIXED_TEXTS, AdapterPart, Donor, donors, link_or_keep
+from hfx.exporter.adapters.part import MIXED_ADAPTERS, MIXED_TEXTS, RECORD, AdapterPart, Donor, link_or_copy
 from hfx.exporter.adapters.pool import LAYOUT_FILE, Layout, Matrix
 from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.build import save
@@ -28,7 +27,7 @@ from hfx.exporter.encoder.trace import TRACED, example
 from hfx.exporter.model_files import write_tokenizer_json
 from hfx.exporter.quantize.encoder import row_source, row_wise
 from hfx.local import Tensors
-from hfx.python_backends.onnxruntime.config import ADAPTER_FILE, ERRORS, SHARED_NET
+from hfx.python_backends.onnxruntime.config import ADAPTER_FILE, ERRORS, SHARED_NET, SKIPS_PADDING
 
 
 def compiled_tokenizer(donor: Donor, tokenizer: Any) -> Compiled:
@@ -65,8 +64,8 @@ def write_adapted(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
         skips_padding, weights, shared = _write_linked(artefacts, part, path)
     operators = folders.copy_operators(folder, skips_padding) | {SHARED_NET: shared}
     choice = runtime.CpuChoice("native", operators=operators)
-    counts = {"int8_weights": weights, "adapter": part.record() | {"shared": [skips_padding, weights, shared]}}
-    choices = {**artefacts.choices, **counts}
+    net = {"max_length": plan.max_length, SKIPS_PADDING: skips_padding, SHARED_NET: shared}
+    choices = {**artefacts.choices, "int8_weights": weights, RECORD: part.record() | net}
     return replace(artefacts, files={"cpu": name}, candidates={"native": (choice, path)}, choices=choices)
 
 
@@ -96,10 +95,9 @@ def _write_linked(artefacts: EncoderArtefacts, part: AdapterPart, path: Path) ->
     assert donor is not None
     part.slot(donor.layout, artefacts.model).astype("<f4").tofile(path.with_name(ADAPTER_FILE))
     for file in (path.name, path.name + ".data", LAYOUT_FILE):
-        shutil.copyfile(donor.net / file, path.with_name(file))
-        link_or_keep(donor.net / file, path.with_name(file))
-    skips_padding, weights, shared = donor.record["shared"]
-    return bool(skips_padding), int(weights), str(shared)
+        link_or_copy(donor.net / file, path.with_name(file))
+    weights: Any = donor.manifest.choices["int8_weights"]
+    return bool(donor.record[SKIPS_PADDING]), int(weights), str(donor.record[SHARED_NET])
 
 
 def _changes_nothing(model: Any, path: str, inputs: tuple[str, ...]) -> bool:
@@ -131,13 +129,12 @@ def compare_mixed(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
     """
     part, reference = plan.adapter, artefacts.reference
     assert part is not None and reference is not None
-    others = donors(plan.repository, part.sha256, part.group, (plan.name,))
-    shared = artefacts.choices["adapter"]["shared"]
-    alike = [each for each in others if each.record["shared"] == shared][: MIXED_ADAPTERS - 1]
+    record = artefacts.choices[RECORD]
+    alike = [each for each in part.published if each.record[SHARED_NET] == record[SHARED_NET]][: MIXED_ADAPTERS - 1]
     slots = np.stack([_slot(artefacts.net_folder(plan)), *(_slot(each.net) for each in alike)])
     session: Any = _session(plan, artefacts)
     texts = reference.encoded[:MIXED_TEXTS]
-    if not artefacts.choices["adapter"]["shared"][0]:  # padding would be computed, and may change the last bit
+    if not record[SKIPS_PADDING]:  # padding would be computed, and may change the last bit
         widths = [each[names.INPUT_IDS].shape[-1] for each in texts]
         most = max(set(widths), key=widths.count)
         texts = [each for each, width in zip(texts, widths, strict=True) if width == most]

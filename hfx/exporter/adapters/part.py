@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,9 +77,10 @@ def donors(repository: Path, backbone: str, group: str, other_than: Collection[s
 class AdapterPart:
     """An adapter on its `backbone`, whose files have the hash `sha256`, and the `rooms` that its net has for others.
 
-    Only adapters of one `group`, which have the same task, share a net. `labels_room` is the number of logits of the
-    net, which may be more than the adapter has labels; 0 if the net is as wide as the backbone's own. `donor` is a
-    published adapter whose net it shares; the first adapter has none.
+    Only adapters of one `group`, which have the same task and precision, share a net. `labels_room` is the number of
+    logits of the net, which may be more than the adapter has labels; 0 if the net is as wide as the backbone's own.
+    `published` are the adapters of the group, and `donor` is the one of them whose net it shares; the first adapter has
+    none.
     """
 
     backbone: Checkpoint
@@ -87,6 +89,7 @@ class AdapterPart:
     rooms: Rooms
     labels_room: int
     group: str
+    published: Sequence[Donor]
     donor: Donor | None
 
     def record(self) -> dict[str, Any]:
@@ -162,15 +165,16 @@ def link_to_donor(donor: Donor, root: Path, name: str) -> None:
             if not file.is_file() or file.stat().st_size < LEAST_LINKED or not other.is_file():
                 continue
             if not file.samefile(other) and filecmp.cmp(file, other, shallow=False):
-                link_or_keep(other, file)
+                file.unlink()
+                link_or_copy(other, file)
 
 
-def link_or_keep(source: Path, target: Path) -> None:
-    """Replace `target` by a hard link to `source`; keep it if that is not possible, as between file systems."""
-    link = target.with_name(target.name + ".link")
-    with suppress(OSError):
-        os.link(source, link, follow_symlinks=False)
-        link.replace(target)
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` a hard link to `source`, or a copy if that is not possible, as between file systems."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def same_versions(donor: Donor) -> bool:

@@ -31,6 +31,8 @@ LAYOUT_BYTES = 4 << 20
 LEAST_RANK = 8
 LEVELS = 127  # the largest weight in int8
 LABELS_STEP = 16  # a head with several labels has room for a multiple of this number
+MOST_PARTS = 3  # linears side by side in one operator
+AGAIN = "Export all adapters of this backbone again, with this one among them, into another repository or by --force."
 Matrix = NDArray[np.float32]
 
 
@@ -164,9 +166,6 @@ class Layout:
         return cls(stated["int8"], places, stated["unused"])
 
 
-AGAIN = "Export all adapters of this backbone again, with this one among them, into another repository or by --force."
-
-
 def _write_pair(path: str, place: Place, pair: LowRank, slot: Matrix) -> None:
     rank = pair.rank
     if rank > place.rank:
@@ -235,6 +234,3 @@ def parts_of(layout: Layout, rooms: Rooms, parts: Sequence[tuple[str, int]], inp
         attributes[f"columns{index}"] = parts[index][1] if index < len(parts) else 0
         attributes[f"rank{index}"] = ranks[index] if index < len(parts) else 0
     return attributes
-
-
-MOST_PARTS = 3

@@ -145,6 +145,7 @@ def test_an_adapter_with_a_layer_of_the_head_that_the_published_net_lacks_is_ref
         rooms=rooms,
         labels_room=16,
         group="SEQ_CLS",
+        published=(),
         donor=None,
     )
     with pytest.raises(CheckpointUnsupported, match="brings pre_classifier, which the others"):

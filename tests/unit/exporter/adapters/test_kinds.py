@@ -113,4 +113,4 @@ def test_rankers_and_classifiers_of_one_backbone_have_nets_of_their_own(tmp_path
     ]
     records: list[Any] = [each.choices["adapter"] for each in made if isinstance(each, Manifest)]
     assert len({record["backbone_sha256"] for record in records}) == 1
-    assert [record["shared"][-1] == records[0]["shared"][-1] for record in records] == [True, True, False, False]
+    assert [record["shared_net"] == records[0]["shared_net"] for record in records] == [True, True, False, False]
