@@ -10,7 +10,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-failed test-fast test-full azure-checks containers test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared release clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers test-cuda-host test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared release clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -97,6 +97,16 @@ test-full: check $(VENV)/.docs $(OPTIMUM)/.installed azure-checks ## Every test,
 	$(PYTEST) tests/triton tests/unit tests/attacks -m 'not soak'
 	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
 	$(MAKE) containers
+
+# onnxruntime-gpu has the module `onnxruntime` too, so it is not installed beside onnxruntime.
+CUDA_HOST := build/cuda-host
+$(CUDA_HOST)/.installed: constraints.txt | $(STAMP)
+	rm -rf $(CUDA_HOST)
+	$(BIN)/$(PIP) --no-deps --target $(CUDA_HOST) onnxruntime-gpu==$$(sed -n 's/^onnxruntime==//p' constraints.txt)
+	@touch $@
+
+test-cuda-host: install $(CUDA_HOST)/.installed ## What ONNX Runtime's CUDA provider does with the files, without a GPU (250 MB)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/cuda_host
 
 # Environments of their own, with the lowest versions that pyproject.toml allows, and with the newest of the registry.
 # Both have the torch that is tested: another version would bring CUDA. nvidia-pytriton pins numpy<2; its files do not.
