@@ -34,6 +34,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
             lines.append(f"  {device.upper():9} {figures['precision']}{how}{where}")
             lines += [f"  {'':9} {line}" for line in (_mixed(manifest, figures) if device == "cpu" else [])]
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
+            lines += [f"  {'':9} {line}" for line in (_not_captured(manifest) if device == "gpu" else [])]
             lines += [
                 f"  {'':9} {line}" for line in _trials(manifest.choices.get("cpu_runtime") if device == "cpu" else {})
             ]
@@ -57,6 +58,12 @@ def _mixed(manifest: Manifest, figures: Mapping[str, Any]) -> list[str]:
     equal = f": {100 * (figures['agreement'] + figures['ties']):.1f} % of answers equal" if "ties" in figures else ""
     speed = f"{search.speedup:g} x as fast as fp32"
     return [f"{search.precision} for {rest} of {search.products} products, {kept}{equal}, {speed}"]
+
+
+def _not_captured(manifest: Manifest) -> list[str]:
+    """Return what prevents the capture of a generator's decode steps; nothing if they can be captured."""
+    obstacles: Any = manifest.choices.get("gpu_capture_obstacles")
+    return [f"decode steps run node by node, not as a CUDA graph: {obstacle}" for obstacle in obstacles or ()]
 
 
 def _steps(tokenizer: Any) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -196,14 +197,17 @@ def source_bias(writer: GraphWriter, width: Value, block: DistanceBias) -> Value
 
 def step_bias(writer: GraphWriter, positions: Value, total_length: Value, block: DistanceBias) -> Value:
     """Return the bias [rows, heads, sequence, total_length] of the tokens at `positions` [rows, sequence]."""
-    keys = count(writer, writer.cast(total_length, np.int64))
+    if writer.compute is np.float16:  # on a GPU, Range reads its limit in host memory, but Cast can't
+        keys = writer.cast(count(writer, total_length, np.int32), np.int64)
+    else:
+        keys = count(writer, writer.cast(total_length, np.int64))
     distance = writer.node("Sub", [writer.node("Unsqueeze", [positions, writer.const([-1], np.int64)]), keys])
     return writer.node("Transpose", [_gathered(writer, distance, block, block.reach)], perm=[0, 3, 1, 2])
 
 
-def count(writer: GraphWriter, stop: Value) -> Value:
-    """Return the integers 0, 1, ..., stop - 1."""
-    return writer.node("Range", [writer.const(0, np.int64), stop, writer.const(1, np.int64)])
+def count(writer: GraphWriter, stop: Value, dtype: type[np.integer[Any]] = np.int64) -> Value:
+    """Return the integers 0, 1, ..., stop - 1; `stop` is a scalar of the type `dtype`."""
+    return writer.node("Range", [writer.const(0, dtype), stop, writer.const(1, dtype)])
 
 
 def _gathered(writer: GraphWriter, index: Value, block: DistanceBias, last: int) -> Value:
