@@ -168,20 +168,28 @@ class CrossAttentionWriter:
             scales = [writer.input(f"cross_{part}_scale_{layer}", np.float32, ["requests", width]) for part in "kv"]
         present = [f"cross_present_{part}_{layer}" for part in "kv"]
         out = writer.unique("attended")
-        writer.nodes(
-            writer.defined("CrossAttentionInt8" if scales else "CrossAttention", operators.function),
-            [query, *past, SOURCE_SEQLENS_K, *scales, *last, SOURCE_TOTAL_LENGTH],
-            [out, *present],
-            operators.DOMAIN,
-            heads=block.heads,
-            query_heads=block.heads * self.beams,
-            head_dim=block.head_dim,
-            beams=self.beams,
-            scale=block.scale,
-        )
+        if self.beams == 1 and writer.compute is np.float16:
+            # The function's transposes would move nothing, but each is a launch on a GPU.
+            split = writer.node("Reshape", [query, writer.const([-1, 1, width], np.int64)])
+            inputs = [split, *last, *past, SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH]
+            heads = {"num_heads": block.heads, "kv_num_heads": block.heads, "scale": block.scale}
+            writer.nodes("GroupQueryAttention", inputs, [out, *present], CONTRIB, **heads)
+            attended = writer.node("Reshape", [out, writer.const([-1, width], np.int64)])
+        else:
+            (attended, *_) = writer.nodes(
+                writer.defined("CrossAttentionInt8" if scales else "CrossAttention", operators.function),
+                [query, *past, SOURCE_SEQLENS_K, *scales, *last, SOURCE_TOTAL_LENGTH],
+                [out, *present],
+                operators.DOMAIN,
+                heads=block.heads,
+                query_heads=block.heads * self.beams,
+                head_dim=block.head_dim,
+                beams=self.beams,
+                scale=block.scale,
+            )
         for name in present:
             writer.output(name, dtype, shape, name)
-        return out
+        return attended
 
 
 def source_bias(writer: GraphWriter, width: Value, block: DistanceBias) -> Value:

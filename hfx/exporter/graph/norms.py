@@ -34,12 +34,13 @@ def _native_norm(writer: GraphWriter, x: Value, block: Norm) -> Value:
 
 def skip_norm(writer: GraphWriter, x: Value, residual: Value, block: Norm, dtype: FloatType) -> tuple[Value, Value]:
     """Return the norm `block` of x + residual, and the sum itself; x and residual are of the type `dtype`."""
-    if dtype is np.float32 or block.kind == "rms":
+    if writer.compute is np.float32:
         total = writer.node("Add", [x, residual])
         return norm(writer, total, block, dtype), total
+    op = "SkipLayerNormalization" if block.kind == "layer" else "SkipSimplifiedLayerNormalization"
     normed, total = writer.unique("normed"), writer.unique("sum")
     inputs = [x, residual, *_parameters(writer, block, dtype)]
-    writer.nodes("SkipLayerNormalization", inputs, [normed, "", "", total], CONTRIB, epsilon=block.epsilon)
+    writer.nodes(op, inputs, [normed, "", "", total], CONTRIB, epsilon=block.epsilon)
     return normed, total
 
 

@@ -45,7 +45,7 @@ class Kernel:
 
     `types` are the element types of input `typed` for which there is a kernel. The inputs `host` are read in host
     memory. The outputs have the type of input `typed`, except those that `outputs` names by position; they are in host
-    memory if `gives_host`.
+    memory if `gives_host`. There is no kernel for definitions of the operator since an opset after `newest`.
     """
 
     types: Types
@@ -53,13 +53,14 @@ class Kernel:
     typed: int = 0
     outputs: Mapping[int, int] | None = None
     gives_host: bool = False
+    newest: int = 21
 
 
 def _alike(operators: str, kernel: Kernel, domain: str = "") -> dict[tuple[str, str], Kernel]:
     return {(domain, operator): kernel for operator in operators.split()}
 
 
-# The operators of hfx's graphs for GPUs, from opset 18 on.
+# The operators of hfx's graphs for GPUs, for opsets 18 to 21.
 KERNELS: dict[tuple[str, str], Kernel] = {
     **_alike("Add Sub Mul Div Neg Abs", Kernel(NUMBERS)),
     **_alike("Max Min", Kernel(WIDE)),
@@ -69,7 +70,7 @@ KERNELS: dict[tuple[str, str], Kernel] = {
     **_alike("ReduceMean ReduceSum ReduceMax", Kernel(FLOATS | {INT32}, host=(1,))),
     **_alike("Clip", Kernel(FLOATS | BYTES | {INT64}, host=(1, 2))),
     **_alike("CumSum", Kernel(WIDE, host=(1,))),
-    **_alike("Equal", Kernel(WIDE | {BOOL}, outputs={0: BOOL})),
+    **_alike("Equal", Kernel(WIDE | {BOOL}, outputs={0: BOOL}, newest=18)),
     **_alike("Greater GreaterOrEqual Less LessOrEqual", Kernel(WIDE, outputs={0: BOOL})),
     **_alike("Not And Or", Kernel(frozenset({BOOL}))),
     **_alike("Where", Kernel(FLOATS | {INT32, INT64, TensorProto.UINT8}, typed=1)),
@@ -94,7 +95,7 @@ def obstacles(model: onnx.ModelProto) -> list[str]:
     in device memory. An operator that KERNELS doesn't list is reported, as its placement is unknown.
     """
     graph = inliner.inline_local_functions(model).graph
-    placement = _Placement(graph)
+    placement = _Placement(graph, next(entry.version for entry in model.opset_import if not entry.domain))
     for node in graph.node:
         placement.add(node)
     return [*placement.problems, *placement.copies()]
@@ -103,9 +104,9 @@ def obstacles(model: onnx.ModelProto) -> list[str]:
 class _Placement:
     """The nodes of a graph, added in their order, and the memories that values are written and read in."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: onnx.GraphProto, opset: int) -> None:
         self.problems: list[str] = []
-        self._graph = graph
+        self._graph, self._opset = graph, opset
         self._types = {tensor.name: tensor.data_type for tensor in graph.initializer}
         self._small = {tensor.name: math.prod(tensor.dims) <= SMALL for tensor in graph.initializer}  # by constant
         self._inputs = {value.name for value in graph.input if value.name not in self._types}
@@ -127,7 +128,9 @@ class _Placement:
             return
         kernel, considered = self._kernel(node), not self._on_host.isdisjoint(node.input)
         if kernel is None:
-            self.problems.append(f"{_named(node)} has no CUDA kernel that hfx knows for {self._type(node)}.")
+            self.problems.append(
+                f"{_named(node)} has no CUDA kernel that hfx knows for {self._type(node)} and opset {self._opset}."
+            )
         on_cpu = kernel is None or (considered and self._prefers_cpu(node, kernel))
         on_host = on_cpu or (kernel is not None and kernel.gives_host)
         if (considered and on_cpu) or (not on_cpu and on_host):
@@ -159,7 +162,8 @@ class _Placement:
         kernel = KERNELS.get((node.domain, node.op_type))
         if kernel is None or self._types.get(node.input[kernel.typed], 0) not in kernel.types:
             return None
-        return kernel
+        since = 1 if node.domain else onnx.defs.get_schema(node.op_type, self._opset).since_version
+        return kernel if since <= kernel.newest else None
 
     def _prefers_cpu(self, node: onnx.NodeProto, kernel: Kernel) -> bool:
         """Whether all inputs are constants, inputs of the graph, or host values that the kernel reads on the GPU."""

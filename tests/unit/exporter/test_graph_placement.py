@@ -99,7 +99,7 @@ BROKEN = {
             b = Det (a)
             y = Add (x, b)
         }""",
-        ["Det b has no CUDA kernel that hfx knows for float16.",
+        ["Det b has no CUDA kernel that hfx knows for float16 and opset 21.",
          "a is computed by Add a on the GPU, and read by Det b in host memory.",
          "b is computed by Det b in host memory, and read by Add y on the GPU."],
     ),
@@ -107,13 +107,20 @@ BROKEN = {
         """g (int32[n] x) => (int32[n] y) <int32 low = {0}, int32 high = {9}> {
             y = Clip (x, low, high)
         }""",
-        ["Clip y has no CUDA kernel that hfx knows for int32.", "The output y is computed by Clip y in host memory."],
+        ["Clip y has no CUDA kernel that hfx knows for int32 and opset 21.",
+         "The output y is computed by Clip y in host memory."],
+    ),
+    "an operator whose newest definition has no kernel": (
+        """g (int64[n] x) => (bool[n] y) <int64 pad = {1}> {
+            y = Equal (x, pad)
+        }""",
+        ["Equal y has no CUDA kernel that hfx knows for int64 and opset 21."],
     ),
     "an operator that nobody knows": (
         """g (float16[n] x) => (float16[n] y) {
             y = com.microsoft.Unheard (x)
         }""",
-        ["Unheard y has no CUDA kernel that hfx knows for float16."],
+        ["Unheard y has no CUDA kernel that hfx knows for float16 and opset 21."],
     ),
     "a branch": (
         """g (float16[n] x, bool[] c) => (float16[n] y) {
