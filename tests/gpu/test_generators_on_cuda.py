@@ -18,6 +18,7 @@ from hfx.local.generator import LocalGenerator
 from hfx.python_backends.engine import sessions
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
+from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import ModelRefused
 from tests import zoo
 from tests.rigs.checkpoints import tiny_generators
@@ -70,6 +71,14 @@ def test_an_encoder_decoder_has_the_logits_of_transformers(tmp_path: Path, name:
     logits = graph_rows.decoded(folder, sources, answers, provider="CUDA")
     for got, source, answer in zip(logits, sources, answers, strict=True):
         assert_close(got, in_torch(model, input_ids=source, decoder_input_ids=answer))
+
+
+@pytest.mark.parametrize("name", tiny_generators.GENERATORS)
+def test_steps_of_every_family_are_captured(tmp_path: Path, name: str) -> None:
+    _, folder = exported(tmp_path, name)
+    for path in read_spec(folder).files.decoder.values():
+        session = sessions.open_session(path, sessions.SessionSettings(provider="CUDA"), is_decoder=True)
+        assert sessions.captures(session), path.name
 
 
 @pytest.mark.parametrize("beams", [2, 8])

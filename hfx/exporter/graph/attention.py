@@ -61,7 +61,7 @@ class SelfAttentionWriter:
         if block.head_norms is not None:
             qkv = self._with_normed_heads(qkv, block, *block.head_norms)
         is_grouped = block.rotary is not None or block.kv_heads != block.heads or block.window is not None
-        if is_grouped and dtype is writer.compute:
+        if (is_grouped or writer.compute is np.float16) and dtype is writer.compute:
             out = self._grouped(qkv, past, present, block)
         else:
             out = self._native(qkv, past, present, block)

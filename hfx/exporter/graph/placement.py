@@ -95,7 +95,9 @@ def obstacles(model: onnx.ModelProto) -> list[str]:
     in device memory. An operator that KERNELS doesn't list is reported, as its placement is unknown.
     """
     graph = inliner.inline_local_functions(model).graph
-    placement = _Placement(graph, next(entry.version for entry in model.opset_import if not entry.domain))
+    placement = _Placement(
+        graph, next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    )
     for node in graph.node:
         placement.add(node)
     return [*placement.problems, *placement.copies()]
