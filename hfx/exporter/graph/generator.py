@@ -161,7 +161,7 @@ def _is_pad(writer: GraphWriter, ids: Value, pad_id: int) -> Value:
     pad = writer.const(pad_id, np.int64)
     if writer.compute is np.float32:
         return writer.node("Equal", [ids, pad])
-    # ONNX Runtime's list of CUDA kernels has Equal for opset 18 and earlier.
+    # ONNX Runtime's list of CUDA kernels has no Equal since opset 19.
     return writer.node("Not", [writer.cast(writer.node("Sub", [ids, pad]), np.bool_)])
 
 

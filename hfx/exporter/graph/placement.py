@@ -5,7 +5,7 @@ between the memories of host and device. A node computes on the CPU if there is 
 needs values in host memory, such as the output of Shape. Some CUDA kernels read an input in host memory, such as the
 shape of Reshape. All other values are in device memory.
 
-The rules are those of ONNX Runtime 1.31: `GetCpuPreferredNodes` (core/framework/fallback_cpu_capability.cc), after it
+The rules are those of ONNX Runtime: `GetCpuPreferredNodes` (core/framework/fallback_cpu_capability.cc), after it
 has folded constants, and `TransformerMemcpyImpl` (core/optimizer/transformer_memcpy.cc). The kernels' element types are
 in its docs/OperatorKernels.md, and the inputs in host memory are `OrtMemTypeCPUInput` in the kernels' registrations.
 """
@@ -21,10 +21,12 @@ from onnx import TensorProto, inliner
 
 from hfx.exporter.graph.writer import CONTRIB
 
+NEWEST = 21  # a kernel is registered for certain definitions of its operator; KERNELS is about those up to this opset
 SMALL = 100  # the most elements of a constant that ONNX Runtime uses on the CPU and on the GPU
 Types = frozenset[int]
 BOOL, INT32, INT64 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
-FLOATS: Types = frozenset({TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE})
+SHORT: Types = frozenset({TensorProto.FLOAT16, TensorProto.FLOAT})
+FLOATS: Types = SHORT | {TensorProto.DOUBLE}
 HALVES: Types = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 WIDE: Types = FLOATS | {INT32, INT64, TensorProto.UINT32, TensorProto.UINT64}
 BYTES: Types = frozenset({TensorProto.INT8, TensorProto.UINT8})
@@ -45,7 +47,7 @@ class Kernel:
 
     `types` are the element types of input `typed` for which there is a kernel. The inputs `host` are read in host
     memory. The outputs have the type of input `typed`, except those that `outputs` names by position; they are in host
-    memory if `gives_host`. There is no kernel for definitions of the operator since an opset after `newest`.
+    memory if `gives_host`.
     """
 
     types: Types
@@ -53,37 +55,32 @@ class Kernel:
     typed: int = 0
     outputs: Mapping[int, int] | None = None
     gives_host: bool = False
-    newest: int = 21
 
 
 def _alike(operators: str, kernel: Kernel, domain: str = "") -> dict[tuple[str, str], Kernel]:
     return {(domain, operator): kernel for operator in operators.split()}
 
 
-# The operators of hfx's graphs for GPUs, for opsets 18 to 21.
+# The operators of hfx's graphs for GPUs. There is no kernel of Equal as defined since opset 19.
 KERNELS: dict[tuple[str, str], Kernel] = {
-    **_alike("Add Sub Mul Div Neg Abs", Kernel(NUMBERS)),
+    **_alike("Add Sub Mul Div Neg", Kernel(NUMBERS)),
     **_alike("Max Min", Kernel(WIDE)),
     **_alike("Pow", Kernel(FLOATS | {INT32, INT64})),
-    **_alike("Gemm MatMul Relu Sqrt Tanh Sigmoid Erf Exp", Kernel(FLOATS)),
-    **_alike("LayerNormalization LogSoftmax Softmax", Kernel(FLOATS)),
-    **_alike("ReduceMean ReduceSum ReduceMax", Kernel(FLOATS | {INT32}, host=(1,))),
+    **_alike("Gemm MatMul Relu Sqrt Tanh LayerNormalization LogSoftmax Softmax", Kernel(FLOATS)),
+    **_alike("ReduceMean", Kernel(FLOATS | {INT32}, host=(1,))),
     **_alike("Clip", Kernel(FLOATS | BYTES | {INT64}, host=(1, 2))),
     **_alike("CumSum", Kernel(WIDE, host=(1,))),
-    **_alike("Equal", Kernel(WIDE | {BOOL}, outputs={0: BOOL}, newest=18)),
-    **_alike("Greater GreaterOrEqual Less LessOrEqual", Kernel(WIDE, outputs={0: BOOL})),
-    **_alike("Not And Or", Kernel(frozenset({BOOL}))),
+    **_alike("Not", Kernel(frozenset({BOOL}))),
     **_alike("Where", Kernel(FLOATS | {INT32, INT64, TensorProto.UINT8}, typed=1)),
     **_alike("TopK", Kernel(FLOATS | {INT32, INT64}, host=(1,), outputs={1: INT64})),
-    **_alike("ArgMax", Kernel(FLOATS, outputs={0: INT64})),
     **_alike("Cast Concat Flatten Gather Identity Transpose", Kernel(ANY)),
     **_alike("GatherND", Kernel(FLOATS | {BOOL, INT64})),
-    **_alike("Expand Reshape Split Squeeze Tile Unsqueeze", Kernel(ANY, host=(1,))),
+    **_alike("Expand Reshape Split Squeeze Unsqueeze", Kernel(ANY, host=(1,))),
     **_alike("Slice", Kernel(ANY, host=(1, 2, 3, 4))),
     **_alike("Range", Kernel(FLOATS - HALVES | {TensorProto.INT16, INT32, INT64}, host=(0, 1, 2))),
     **_alike("Shape", Kernel(ANY, outputs={0: INT64}, gives_host=True)),
     **_alike("BiasGelu FastGelu Gelu QuickGelu", Kernel(FLOATS), CONTRIB),
-    **_alike("SkipLayerNormalization SkipSimplifiedLayerNormalization", Kernel(FLOATS), CONTRIB),
+    **_alike("SkipLayerNormalization SkipSimplifiedLayerNormalization", Kernel(SHORT), CONTRIB),
     **_alike("GroupQueryAttention", Kernel(HALVES, host=(6,)), CONTRIB),
 }
 
@@ -165,7 +162,7 @@ class _Placement:
         if kernel is None or self._types.get(node.input[kernel.typed], 0) not in kernel.types:
             return None
         since = 1 if node.domain else onnx.defs.get_schema(node.op_type, self._opset).since_version
-        return kernel if since <= kernel.newest else None
+        return kernel if since <= NEWEST else None
 
     def _prefers_cpu(self, node: onnx.NodeProto, kernel: Kernel) -> bool:
         """Whether all inputs are constants, inputs of the graph, or host values that the kernel reads on the GPU."""
