@@ -142,10 +142,28 @@ class SelfAttentionWriter:
         if block.head_dim % NATIVE_STEP == 0 and writer.compute is np.float32:
             writer.defined(op, operators.function)
             return writer.node(op, inputs, operators.DOMAIN, heads=block.heads, scale=block.scale)
+        if writer.compute is np.float16 and not self.bias:
+            return self._between_all(qkv, block)
         # CUDA's operator requires the outputs of keys and values by head, although nothing reads them.
         unread = [writer.unique(name) for name in ("present_k", "present_v") if writer.compute is np.float16]
         others = [None, None, SEQLENS_K, TOTAL_LENGTH, None, None, None, self.bias]
         return self._by_onnxruntime(qkv, others, unread, block, do_rotary=0, causal=0)
+
+    def _between_all(self, qkv: Value, block: Attention) -> Value:
+        """Write the attention of each token to all tokens of its row, by an operator that gets the rows' lengths.
+
+        GroupQueryAttention is not used: without a bias it is computed on CUDA by flash attention (ONNX Runtime 1.31.1),
+        which gets the width of the batch in the place of the lengths, so that tokens would attend to padding.
+        """
+        writer = self.writer
+        parts = [writer.unique(part) for part in "qkv"]
+        split = writer.node("Reshape", [qkv, self.lead])
+        writer.nodes("Split", [split], parts, axis=-1, num_outputs=3)
+        lengths = writer.node("Add", [SEQLENS_K, writer.const([1], np.int32)])
+        out = writer.unique("attended")
+        heads: dict[str, int | float] = {"num_heads": block.heads, "scale": block.scale}
+        writer.nodes("MultiHeadAttention", [*parts, None, lengths], [out], CONTRIB, **heads)
+        return writer.node("Reshape", [out, writer.const([-1, block.widths[0]], np.int64)])
 
 
 @dataclass(frozen=True)

@@ -153,16 +153,9 @@ def _flat(writer: GraphWriter, value: Value) -> Value:
 
 def _without_pads(writer: GraphWriter, ids: Value, pad_id: int) -> Value:
     """Return, for each token of ids [requests, source], the number of tokens before it that are no pads."""
-    others = writer.cast(writer.node("Not", [_is_pad(writer, ids, pad_id)]), np.int64)
+    is_pad = writer.node("Equal", [ids, writer.const(pad_id, np.int64)])
+    others = writer.cast(writer.node("Not", [is_pad]), np.int64)
     return writer.node("CumSum", [others, writer.const(1, np.int64)], exclusive=1)
-
-
-def _is_pad(writer: GraphWriter, ids: Value, pad_id: int) -> Value:
-    pad = writer.const(pad_id, np.int64)
-    if writer.compute is np.float32:
-        return writer.node("Equal", [ids, pad])
-    # ONNX Runtime's list of CUDA kernels has no Equal since opset 19.
-    return writer.node("Not", [writer.cast(writer.node("Sub", [ids, pad]), np.bool_)])
 
 
 def _lead(writer: GraphWriter, ids: Value) -> Value:
@@ -243,7 +236,7 @@ class StackWriter:
         x = self._cast(x, writer.compute, self.residual)
         if stack.positions is not None and positions is not None:
             if stack.pad_id is not None:
-                is_pad = _is_pad(writer, ids, stack.pad_id)
+                is_pad = writer.node("Equal", [ids, writer.const(stack.pad_id, np.int64)])
                 last = writer.const(stack.positions.shape[0] - 1, np.int64)
                 positions = writer.node("Where", [is_pad, last, positions])
             places = writer.node("Gather", [writer.vector(stack.positions, self.residual), positions])

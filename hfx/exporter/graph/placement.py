@@ -61,9 +61,10 @@ def _alike(operators: str, kernel: Kernel, domain: str = "") -> dict[tuple[str, 
     return {(domain, operator): kernel for operator in operators.split()}
 
 
-# The operators of hfx's graphs for GPUs. There is no kernel of Equal as defined since opset 19.
+# The operators of hfx's graphs for GPUs.
 KERNELS: dict[tuple[str, str], Kernel] = {
     **_alike("Add Sub Mul Div Neg", Kernel(NUMBERS)),
+    **_alike("Equal", Kernel(WIDE | {BOOL}, outputs={0: BOOL})),
     **_alike("Max Min", Kernel(WIDE)),
     **_alike("Pow", Kernel(FLOATS | {INT32, INT64})),
     **_alike("Gemm MatMul Relu Sqrt Tanh LayerNormalization LogSoftmax Softmax", Kernel(FLOATS)),
@@ -82,6 +83,7 @@ KERNELS: dict[tuple[str, str], Kernel] = {
     **_alike("BiasGelu FastGelu Gelu QuickGelu", Kernel(FLOATS), CONTRIB),
     **_alike("SkipLayerNormalization SkipSimplifiedLayerNormalization", Kernel(SHORT), CONTRIB),
     **_alike("GroupQueryAttention", Kernel(HALVES, host=(6,)), CONTRIB),
+    **_alike("MultiHeadAttention", Kernel(SHORT), CONTRIB),
 }
 
 

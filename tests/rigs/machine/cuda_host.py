@@ -21,7 +21,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CUDA_HOST = ROOT / "build" / "cuda-host"
-LIBRARIES = ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10")
+LIBRARIES = ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10", "libcudnn.so.9")
 RUNTIME, DRIVER = HERE / "cuda_runtime.c", HERE / "cuda_driver.c"
 needs_cuda_host = pytest.mark.skipif(
     not (CUDA_HOST / "onnxruntime").is_dir(), reason="no onnxruntime-gpu in build/cuda-host: make test-cuda-host"

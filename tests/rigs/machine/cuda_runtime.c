@@ -3,7 +3,7 @@
  * The memory of the device is the host's, copies are done, launches and products are counted and do nothing. So graphs
  * are divided between CPU and GPU, prepared, captured and replayed by the provider's own code; only the numbers are
  * wrong. During a capture, calls that CUDA forbids there fail as they do with a GPU. Built as libcudart.so.13,
- * libcublas.so.13, libcublasLt.so.13 and libcurand.so.10 (cuda_host.py); types are those of CUDA 13.
+ * libcublas.so.13, libcublasLt.so.13, libcurand.so.10 and libcudnn.so.9 (cuda_host.py); types are those of CUDA 13.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -211,7 +211,7 @@ int cudaLibraryGetKernel(void **out, void *library, const char *name) { return h
 #define MULTIPLIES(name) int name(void) { return count("product", #name), 0; }
 #define NOTHING(name) int name(void) { return 0; }
 #define NAMES(name) const char *name(int code) { return "an error of the test's CUDA"; }
-MAKES(cublasCreate_v2) MAKES(cublasLtCreate) MAKES(cublasLtMatmulPreferenceCreate)
+MAKES(cudnnCreate) MAKES(cublasCreate_v2) MAKES(cublasLtCreate) MAKES(cublasLtMatmulPreferenceCreate)
 MAKES(cublasLtMatmulDescCreate) MAKES(cublasLtMatrixLayoutCreate) MAKES(cublasLtMatrixTransformDescCreate)
 MULTIPLIES(cublasDgemmBatched) MULTIPLIES(cublasDgemmStridedBatched) MULTIPLIES(cublasDgemm_v2) MULTIPLIES(cublasGemmBatchedEx)
 MULTIPLIES(cublasGemmEx) MULTIPLIES(cublasGemmStridedBatchedEx) MULTIPLIES(cublasSgemmBatched)
@@ -224,8 +224,9 @@ NOTHING(cublasLtMatmulPreferenceDestroy) NOTHING(cublasLtMatmulPreferenceSetAttr
 NOTHING(cublasLtMatrixLayoutSetAttribute) NOTHING(cublasLtMatrixTransform) NOTHING(cublasLtMatrixTransformDescDestroy)
 NOTHING(cudaEventRecord) NOTHING(cudaEventRecordWithFlags) NOTHING(cudaEventSynchronize) NOTHING(cudaFuncSetAttribute)
 NOTHING(cudaKernelSetAttributeForDevice) NOTHING(cudaLibraryUnload) NOTHING(cudaMemPoolSetAttribute) NOTHING(cudaMemPoolTrimTo)
-NOTHING(cuTensorMapEncodeTiled)
+NOTHING(cuTensorMapEncodeTiled) NOTHING(cudnnDestroy) NOTHING(cudnnSetStream)
 NAMES(cublasGetStatusName) NAMES(cublasGetStatusString)
+size_t cudnnGetVersion(void) { return 80000; } /* too old for attention, which then takes CUDA's own kernels */
 int cublasGetMathMode(void *library, int *out) { return *out = 0, 0; }
 int cublasLtMatmulAlgoGetHeuristic(void *a, void *b, void *c, void *d, void *e, void *f, void *g, int most, char *results, int *found) {
     return memset(results, 0, 96), *found = 1, 0;

@@ -110,12 +110,6 @@ BROKEN = {
         ["Clip y has no CUDA kernel that hfx knows for int32 and opset 21.",
          "The output y is computed by Clip y in host memory."],
     ),
-    "an operator whose newest definition has no kernel": (
-        """g (int64[n] x) => (bool[n] y) <int64 pad = {1}> {
-            y = Equal (x, pad)
-        }""",
-        ["Equal y has no CUDA kernel that hfx knows for int64 and opset 21."],
-    ),
     "an operator that nobody knows": (
         """g (float16[n] x) => (float16[n] y) {
             y = com.microsoft.Unheard (x)
