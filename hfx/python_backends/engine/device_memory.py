@@ -7,8 +7,9 @@ can't bind host memory to a captured CUDA graph.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,3 +125,14 @@ class DeviceArray:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     owner: Any
+
+    def rows(self, first: int, count: int) -> DeviceArray:
+        """Return the memory of `count` entries of the first axis, from entry `first` on."""
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        return replace(self, address=self.address + first * row, shape=(count, *self.shape[1:]))
+
+    def download(self) -> NDArray[Any]:
+        """Return a copy on the host. Raises EngineError."""
+        target = np.empty(self.shape, self.dtype)
+        self.device.copier.download(self.address, target)
+        return target

@@ -72,6 +72,7 @@ class DeviceCache:
     def __init__(self, device: Device, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.parts, self.rows, *self._row = shape
         self._heads, self._capacity, head_dim = self._row
+        self.device = device
         self._memory = device.allocate(shape, dtype)
         self._item = head_dim * self._memory.dtype.itemsize  # bytes of one position of one head
 

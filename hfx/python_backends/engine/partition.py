@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .kv_cache import Cache, CacheMaker, CrossCache, Pairs, bind_cache
+from .device_memory import DeviceArray
+from .kv_cache import Cache, CacheMaker, CrossCache, DeviceCache, Pairs, bind_cache
 from .sessions import NOT_CAPTURED, Binding, Reserved, captures
 from .spec import EngineSpec
 
@@ -24,23 +25,43 @@ WANTS_LOGITS = "wants_logits"  # an input of graphs whose head can leave logits 
 MOST_DRAFT = 15
 
 
-@dataclass(frozen=True)
 class Outputs:
-    """The outputs of a run on the host, `next_ids` [rows, 1] int64 and `logits` [rows, vocabulary].
+    """The outputs of a run: `next_ids` [rows, 1] int64 on the host, and `logits` [rows, vocabulary] float32 if wanted.
 
-    They are valid until the next run.
+    A run on a device leaves the logits in `device_logits` [rows, vocabulary] float32, and `logits` are copied to the
+    host when they are first read. All of them are valid until the next run.
     """
 
-    next_ids: NDArray[np.int64]
-    logits: NDArray[np.float32] | None = None
+    def __init__(
+        self,
+        next_ids: NDArray[np.int64],
+        logits: NDArray[np.float32] | None = None,
+        device_logits: DeviceArray | None = None,
+    ) -> None:
+        self.next_ids = next_ids
+        self.device_logits = device_logits
+        self._logits = logits
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether there are logits, on the host or on a device."""
+        return self._logits is not None or self.device_logits is not None
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        """The logits on the host; None if the run has none. Raises EngineError if they can't be copied."""
+        if self._logits is None and self.device_logits is not None:
+            self._logits = self.device_logits.download()
+        return self._logits
 
     def first(self, rows: int) -> Outputs:
         """Return the outputs of the first rows."""
-        return Outputs(self.next_ids[:rows], None if self.logits is None else self.logits[:rows])
+        logits = None if self._logits is None else self._logits[:rows]
+        return Outputs(self.next_ids[:rows], logits, self.device_logits and self.device_logits.rows(0, rows))
 
     @staticmethod
     def joined(runs: Iterable[Outputs]) -> Outputs:
-        """Return the rows of several runs.
+        """Return the rows of several runs, with logits on the host.
 
         `runs` must be lazy, because a run may begin only after the outputs of the run before it have been copied.
         """
@@ -104,7 +125,12 @@ class DecoderPartition:
         self.ids = np.zeros((rows, 1), np.int64)
         self.positions = np.zeros((rows, 1), np.int64)
         self.lengths = np.zeros(rows, np.int32)
-        self.logits: NDArray[np.float32] = Reserved((rows, spec.vocab_size), np.float32).array
+        scores = rows, spec.vocab_size
+        self._logits: NDArray[np.float32] | DeviceArray = (
+            self.cache.device.allocate(scores, np.float32)
+            if isinstance(self.cache, DeviceCache)
+            else Reserved(scores, np.float32).array
+        )
         self.size = StepSize()
         self.verifies = False
         self.touched = 0
@@ -203,7 +229,7 @@ class DecoderPartition:
         binding.run()
         self.lengths[:rows] += 1
         self.positions[:rows] += 1
-        return Outputs(self.ids, self.logits if logits else None).first(rows)
+        return self.outputs(self.ids[:rows], logits)
 
     def verify(self, draft: Ids, logits: bool) -> Outputs:
         """Run row 0's next token and the `draft` after it, with outputs for each token.
@@ -222,7 +248,7 @@ class DecoderPartition:
             self.cross.prepare(1)
         binding.run()
         self.start(0, end)
-        return Outputs(self._draft_ids, self.logits if logits else None).first(tokens)
+        return self.outputs(self._draft_ids[:tokens], logits)
 
     def drop(self, positions: int) -> None:
         """Forget the last positions of row 0. Memory beyond a row's length is never read."""
@@ -256,10 +282,15 @@ class DecoderPartition:
             inputs |= cross
             outputs |= cross_present
         if logits:
-            outputs["logits"] = self.logits[: len(next_ids)]
+            outputs["logits"] = self._logits_of(len(next_ids))
         if WANTS_LOGITS in self._inputs:
             inputs[WANTS_LOGITS] = np.array(logits)
         return Binding(self._session, {**inputs, **past}, outputs, graph)
+
+    def outputs(self, next_ids: NDArray[np.int64], logits: bool) -> Outputs:
+        """Return the outputs of a run that was bound to `next_ids`, or to more rows of it."""
+        found = self._logits_of(len(next_ids)) if logits else None
+        return Outputs(next_ids, None, found) if isinstance(found, DeviceArray) else Outputs(next_ids, found)
 
     def release_memory(self, first: int) -> None:
         """Free the memory of groups from `first` on."""
@@ -267,6 +298,9 @@ class DecoderPartition:
         if self.cross is not None:
             self.cross.release(first)
         self.touched = first
+
+    def _logits_of(self, rows: int) -> NDArray[np.float32] | DeviceArray:
+        return self._logits.rows(0, rows) if isinstance(self._logits, DeviceArray) else self._logits[:rows]
 
     def _start_group(self, group: int) -> None:
         for row in range(group * self.width, (group + 1) * self.width):

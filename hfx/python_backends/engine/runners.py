@@ -170,7 +170,7 @@ class DecoderRunner:
         )
         next_ids = self._first_ids[:rows]
         self.partition.bind(first, tokens, next_ids, logits).run()
-        return Outputs(next_ids, self.partition.logits[:rows] if logits else None)
+        return self.partition.outputs(next_ids, logits)
 
 
 class EncoderDecoderRunner:
