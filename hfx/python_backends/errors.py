@@ -190,6 +190,10 @@ class StepFailed(EngineError):
     """The step that the request was part of failed; other requests go on, and this one may be sent again."""
 
 
+class DeviceLost(EngineError):
+    """The GPU failed so that this process can't use it any longer; the engine closes."""
+
+
 class Unexpected(EngineError):
     """A request ended with an unexpected error, `cause`: a bug, or a panic of a library in Rust.
 

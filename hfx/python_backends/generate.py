@@ -68,6 +68,7 @@ class TritonPythonModel:
         )
         self.folder = args["model_repository"]
         self.published = publication(self.folder)
+        self.generator.engine.call_when_lost(self._end_process)
         self.relays = RelayServer(
             config["name"],
             self._take_relayed,
@@ -108,6 +109,16 @@ class TritonPythonModel:
         self.relays.close()
         self.metrics.close()
         self.spans.close()
+
+    def _end_process(self) -> None:
+        """End this process, which can't use its GPU any longer, so that the server replaces it.
+
+        The open requests get their errors first: Triton would end none of them with the process.
+        """
+        pb.Logger.log_error("the GPU is lost to this process, which ends")
+        with self.changed:
+            self.changed.wait_for(lambda: not self.under_way, LAST_RESPONSES_SECONDS)
+        os._exit(1)
 
     def _most_relayed(self) -> int | None:
         """Return how many requests of relays may be under way; None for any number."""

@@ -6,14 +6,16 @@ Failures, cancellations and deadlines are handled here, too. Calls come from one
 from __future__ import annotations
 
 import heapq
+import logging
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import DeadlineExceeded, EngineError, StepFailed
+from ..errors import DeadlineExceeded, DeviceLost, EngineError, StepFailed
 from .fair_scheduler import FairScheduler
 from .jobs import Events, Job, Listener, Sequence, notify_all
 from .partition import Outputs
@@ -22,6 +24,7 @@ from .plan import Compact, Encode, Picks, Plan, Run
 from .request import Event, Step
 from .runners import DecoderRunner, EncoderDecoderRunner, Runner
 
+LOG = logging.getLogger(__name__)
 RECENT = 1 / 16  # weight of the last request in the mean of `row_seconds`
 
 Observer = Callable[[Plan, FairScheduler], None]
@@ -60,6 +63,11 @@ class Stats:
     passed. `first_token` is the time from a request's submission to its first token (with beams: to the end of the
     search). `inter_token` is the time between two consecutive steps that gave the same request a token.
 
+    On a GPU, `steps_captured` is the number of steps that replayed a CUDA graph. `prompt_runs` has the number of runs
+    of prompts or sources for each (rows, width) with padding, and `prompts_captured` the number of these that replayed
+    a graph. `device_cache_bytes` is the size of the caches of keys and values, and `capture_refusal` says why graphs
+    are not captured, if so.
+
     The fields from `slots` on describe the moment of the snapshot. `slots`, `slots_used` and `slots_free` are numbers
     of rows. `waiting` is the number of requests that have no rows yet, and `most_waiting` the largest number that may
     wait. `requests` is the number of accepted requests that are not over.
@@ -78,6 +86,11 @@ class Stats:
     deadlines: int = 0
     first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_BOUNDS))
     inter_token: Histogram = field(default_factory=lambda: Histogram(INTER_TOKEN_BOUNDS))
+    steps_captured: int = 0
+    prompt_runs: Counter[tuple[int, int]] = field(default_factory=Counter)
+    prompts_captured: int = 0
+    device_cache_bytes: int = 0
+    capture_refusal: str = ""
     slots: int = 0
     slots_used: int = 0
     slots_free: int = 0
@@ -144,12 +157,13 @@ class Core:
         started = time.perf_counter()
         for job in plan.jobs if isinstance(plan, Encode) else plan.prefill_jobs if isinstance(plan, Run) else ():
             job.began = job.began or time.monotonic()
+        runner = self.runner_of(plan.jobs[0])
         try:
-            runner = self.runner_of(plan.jobs[0])
             draft = plan.draft if isinstance(plan, Run) else ()
             steps = self.picker.pick(run_plan(runner, plan), plan.picks, draft)
             drop_rejected(runner, plan, steps)
         except BaseException as error:  # whatever the runtime raises concerns this plan's jobs, and only them
+            _raise_if_lost(runner, error)
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
             self.scheduler.finish(plan, steps)
@@ -260,6 +274,19 @@ def drop_rejected(runner: Runner, plan: Plan, steps: list[Step]) -> None:
 def _new_tokens(sequence: Sequence, step: Step) -> int:
     """Return the number of new tokens of `step`. With beams, tokens are only known at the end of the search."""
     return sum(len(each.ids) for each in step.completions) if sequence.search.rows > 1 else len(step.emitted)
+
+
+def _raise_if_lost(runner: Runner, error: BaseException) -> None:
+    """Raise DeviceLost if the runner's device can't be used any longer. `error` ended a run."""
+    if isinstance(error, DeviceLost):
+        raise error
+    if runner.device is not None:
+        try:
+            runner.device.copier.synchronize()
+        except DeviceLost:
+            raise
+        except EngineError:
+            LOG.exception("the GPU can't be asked whether it works")
 
 
 def _step_failed(plan: Plan, error: BaseException) -> StepFailed:

@@ -1,24 +1,38 @@
 """Arrays in a GPU's memory, and copies within, to and from this memory, by CUDA's driver.
 
 The driver is called directly because ONNX Runtime copies only whole tensors, needs a run of a graph for each copy, and
-can't bind host memory to a captured CUDA graph.
+can't bind host memory to a captured CUDA graph. All work of a model is in one stream, so that copies and runs follow
+each other without the host. The host waits only where it reads results (`Copier.synchronize`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
+import logging
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..errors import EngineError, ProviderMissing
+from ..errors import DeviceLost, EngineError, ProviderMissing
 
+LOG = logging.getLogger(__name__)
 LIBRARY = "libcuda.so.1"
 HOST, DEVICE = 1, 2  # CUmemorytype
+NON_BLOCKING = 1  # CUstream_flags: the stream does not wait for the default stream, nor this for the stream
+INVALID_VALUE, OUT_OF_MEMORY = 1, 2  # the CUresults after which a device still works
+ALIGNMENT = 256  # bytes, like cudaMalloc's
+
+NOT_CAPTURED = -1  # the number of runs without a captured graph
+# While a CUDA graph is captured, no thread may allocate memory, and so none may open a session.
+CAPTURING = threading.Lock()
+
+Layout = Mapping[str, tuple[tuple[int, ...], DTypeLike]]  # name -> (shape, dtype)
 
 
 def _side(name: str) -> list[tuple[str, Any]]:
@@ -49,54 +63,98 @@ class Block:
     kind: int = DEVICE
 
 
+class Memory:
+    """Memory of `size` bytes that is freed with the last reference: on the device, or page-locked on the host."""
+
+    def __init__(self, copier: Copier, size: int, on_host: bool = False) -> None:
+        self.address = 0
+        self._copier = copier
+        self._free = "cuMemFreeHost" if on_host else "cuMemFree_v2"
+        found = ctypes.c_uint64()
+        arguments = (ctypes.byref(found), ctypes.c_size_t(size))
+        if on_host:
+            copier.call("cuMemHostAlloc", *arguments, 0)
+        else:
+            copier.call("cuMemAlloc_v2", *arguments)
+        self.address = found.value
+
+    def __del__(self) -> None:
+        if self.address:
+            self._copier.free(self._free, self.address)
+
+
 class Copier:
-    """Copies to, from and within GPU number `device_id`. Raises ProviderMissing if the driver or the GPU is missing."""
+    """Copies to, from and within GPU number `device_id`, one after the other in one `stream`.
+
+    Raises ProviderMissing if the driver or the GPU is missing. Calls raise EngineError, or DeviceLost after an error
+    from which only a new process recovers.
+    """
 
     def __init__(self, device_id: int, library: str = LIBRARY) -> None:
         try:
             self._driver = ctypes.CDLL(library)
         except OSError as error:
             raise ProviderMissing(f"CUDA's driver can't be loaded ({error})", "Check the GPU's driver") from error
-        device, self._context = ctypes.c_int(), ctypes.c_void_p()
+        device, self._context, stream = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+        self._number = device_id
         try:
-            self._call("cuInit", 0)
-            self._call("cuDeviceGet", ctypes.byref(device), device_id)
-            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+            self._check("cuInit", 0)
+            self._check("cuDeviceGet", ctypes.byref(device), device_id)
+            self._check("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+            self.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
         except EngineError as error:
             raise ProviderMissing(error.message, "Check the GPU's driver and its number") from error
+        self.stream = stream.value  # its address
+        self._stream = ctypes.c_void_p(self.stream)
 
     def copy(self, source: Block, target: Block, width: int, lines: int, planes: int = 1) -> None:
-        """Copy `width` bytes of each of `lines` lines of each of `planes` planes.
+        """Copy `width` bytes of each of `lines` lines of each of `planes` planes, after the work before it.
 
-        Returns when the copy is complete. Raises EngineError.
+        Memory on the host must stay unchanged until the next `synchronize`.
         """
         sides: dict[str, int] = {}
         for name, block in (("src", source), ("dst", target)):
             address = "Host" if block.kind == HOST else "Device"
             sides |= {name + "MemoryType": block.kind, name + address: block.address}
             sides |= {name + "Pitch": block.pitch, name + "Height": block.height}
-        self._call("cuCtxSetCurrent", self._context)
-        self._call("cuMemcpy3D_v2", ctypes.byref(_Copy3D(**sides, WidthInBytes=width, Height=lines, Depth=planes)))
-        self._call("cuStreamSynchronize", None)
+        shape = _Copy3D(**sides, WidthInBytes=width, Height=lines, Depth=planes)
+        self.call("cuMemcpy3DAsync_v2", ctypes.byref(shape), self._stream)
 
-    def upload(self, source: NDArray[Any], target: int) -> None:
-        """Copy a contiguous array on the host to the device address `target`. Raises EngineError."""
-        self._call("cuCtxSetCurrent", self._context)
-        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(target), ctypes.c_void_p(source.ctypes.data), _size(source))
+    def upload(self, source: int, target: int, size: int) -> None:
+        """Copy `size` bytes from an address on the host, which must stay unchanged until the next `synchronize`."""
+        addresses = ctypes.c_uint64(target), ctypes.c_void_p(source)
+        self.call("cuMemcpyHtoDAsync_v2", *addresses, ctypes.c_size_t(size), self._stream)
 
-    def download(self, source: int, target: NDArray[Any]) -> None:
-        """Copy from the device address `source` to a contiguous array on the host. Raises EngineError."""
-        self._call("cuCtxSetCurrent", self._context)
-        self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(target.ctypes.data), ctypes.c_uint64(source), _size(target))
+    def download(self, source: int, target: int, size: int) -> None:
+        """Copy `size` bytes to an address on the host, which has them after the next `synchronize`."""
+        addresses = ctypes.c_void_p(target), ctypes.c_uint64(source)
+        self.call("cuMemcpyDtoHAsync_v2", *addresses, ctypes.c_size_t(size), self._stream)
 
-    def _call(self, name: str, *arguments: object) -> None:
+    def synchronize(self) -> None:
+        """Wait until everything in the stream is done."""
+        self.call("cuStreamSynchronize", self._stream)
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function of the driver for this GPU. Raises EngineError or DeviceLost."""
+        self._check("cuCtxSetCurrent", self._context)
+        self._check(name, *arguments)
+
+    def free(self, name: str, address: int) -> None:
+        """Free memory by the function `name`. An error is ignored, as the memory is gone with the context."""
+        self._driver.cuCtxSetCurrent(self._context)
+        getattr(self._driver, name)(ctypes.c_uint64(address))
+
+    def _check(self, name: str, *arguments: object) -> None:
         code = getattr(self._driver, name)(*arguments)
-        if code:
-            raise EngineError(f"{name} failed with CUDA's error {code}", "Look at the GPU's log and free memory")
-
-
-def _size(array: NDArray[Any]) -> ctypes.c_size_t:
-    return ctypes.c_size_t(array.nbytes)
+        if not code:
+            return
+        failure = f"{name} failed with CUDA's error {code}"
+        if code in (INVALID_VALUE, OUT_OF_MEMORY):
+            raise EngineError(failure, "Look at the GPU's log and free memory")
+        raise DeviceLost(
+            f"{failure}: GPU {self._number} can't be used by this process any longer",
+            "Look at the GPU's log (nvidia-smi, dmesg); hfx serve starts the model again",
+        )
 
 
 @dataclass(frozen=True)
@@ -108,12 +166,24 @@ class Device:
     copier: Copier
 
     def allocate(self, shape: Sequence[int], dtype: DTypeLike) -> DeviceArray:
-        """Return an array that is not cleared. Raises what ONNX Runtime raises if there is no memory left."""
-        from onnxruntime import OrtValue
-
+        """Return an array that is not cleared. Raises ProviderMissing if there is not enough memory."""
         kind: np.dtype[Any] = np.dtype(dtype)
-        value = OrtValue.ortvalue_from_shape_and_type(list(shape), kind.type, self.name, self.number)
-        return DeviceArray(self, value.data_ptr(), tuple(shape), kind, value)
+        memory = self.memory(math.prod(shape) * kind.itemsize)
+        return DeviceArray(self, memory.address, tuple(shape), kind, memory)
+
+    def memory(self, size: int, on_host: bool = False) -> Memory:
+        """Return memory of `size` bytes. Raises ProviderMissing if there is not enough, or DeviceLost."""
+        try:
+            with CAPTURING:
+                return Memory(self.copier, max(size, 1), on_host)
+        except DeviceLost:
+            raise
+        except EngineError as error:
+            place = f"the host of GPU {self.number}" if on_host else f"GPU {self.number}"
+            raise ProviderMissing(
+                f"{place} has no {size:,} bytes of memory left ({error.message})",
+                "End other programs on it, or lower slots",
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -132,7 +202,59 @@ class DeviceArray:
         return replace(self, address=self.address + first * row, shape=(count, *self.shape[1:]))
 
     def download(self) -> NDArray[Any]:
-        """Return a copy on the host. Raises EngineError."""
+        """Return a copy on the host, after the work before it. Raises EngineError."""
         target = np.empty(self.shape, self.dtype)
-        self.device.copier.download(self.address, target)
+        self.device.copier.download(self.address, target.ctypes.data, target.nbytes)
+        self.device.copier.synchronize()
         return target
+
+
+class Mirror:
+    """Zeroed `arrays` of a `layout` in one page-locked block on the host, with copies of the same layout on `device`.
+
+    The arrays are valid as long as the mirror. The host must not change them between `upload` and the stream's next
+    synchronization.
+    """
+
+    def __init__(self, device: Device, layout: Layout) -> None:
+        sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout.values()]
+        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
+        self._device, self._size = device, ends[-1]
+        self._host = device.memory(self._size, on_host=True)
+        self._copy = device.allocate((self._size,), np.uint8)
+        block = np.frombuffer((ctypes.c_ubyte * self._size).from_address(self._host.address), np.uint8)
+        block[:] = 0
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.copies: dict[str, DeviceArray] = {}
+        for (name, (shape, dtype)), size, begin in zip(layout.items(), sizes, [0, *ends[:-1]], strict=True):
+            self.arrays[name] = block[begin : begin + size].view(dtype).reshape(shape)
+            address = self._copy.address + begin
+            self.copies[name] = replace(self._copy, address=address, shape=shape, dtype=np.dtype(dtype))
+
+    def upload(self) -> None:
+        """Begin to copy all arrays to the device. Raises EngineError."""
+        self._device.copier.upload(self._host.address, self._copy.address, self._size)
+
+    def download(self) -> None:
+        """Begin to copy all arrays from the device. Raises EngineError."""
+        self._device.copier.download(self._copy.address, self._host.address, self._size)
+
+
+class Graphs:
+    """The CUDA graphs of the session of a `model`, by number. `refusal` says why runs are not captured."""
+
+    def __init__(self, model: str) -> None:
+        self.refusal = ""
+        self._model = model
+        self._numbers = itertools.count(1)
+
+    def number(self) -> int:
+        """Return the number of a new graph, or NOT_CAPTURED."""
+        return NOT_CAPTURED if self.refusal else next(self._numbers)
+
+    def refuse(self, reason: str) -> None:
+        """Capture no further graphs, and log why."""
+        if not self.refusal:
+            LOG.warning("%s is not captured as CUDA graphs, so its operators are started one by one: %s",
+                        self._model, reason)  # fmt: skip
+        self.refusal = reason

@@ -6,19 +6,19 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import EngineClosed, EngineError, QueueFull
+from ..errors import DeviceLost, EngineClosed, EngineError, QueueFull
 from .core import Core, Stats
 from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
 from .jobs import Drafter, Job, new_job
 from .partition import MOST_DRAFT
 from .picker import Picker
-from .plan import Limits
+from .plan import DEVICE_LIMITS, Limits
 from .prefix_cache import DEFAULT_MB, PrefixCache
 from .request import Request, check
 from .runners import DecoderRunner, Runner
@@ -35,9 +35,8 @@ FROZEN_SECONDS = 30.0
 # For this long after a refusal, `most_open` returns a number; each call while half of the queue is in use extends this.
 FULL_SECONDS = 1.0
 THREAD_NAME = "generation-engine"
-# On this provider alone, memory is allocated only when it is first written, so each of several batches can reserve rows
-# for all slots.
 CPU = "CPU"
+WARM_SECONDS = 3.0  # in which a GPU captures the commonest runs before the first request
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,8 @@ class Engine:
         self._step_began = float("inf")  # no step runs
         self._closing = False
         self._failure: BaseException | None = None
+        self._has_ended = False
+        self._on_lost: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=False)
         self._thread.start()
 
@@ -121,7 +122,8 @@ class Engine:
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
         prefixes = open_prefix_cache(runner, settings.prefix_cache_mb)
-        separates, limits = session.provider == CPU, Limits()
+        separates = runner.device is None
+        limits = Limits() if separates else DEVICE_LIMITS
         short_parts = separates and spec.max_length > limits.chunk and runner.same_in_parts
         runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
         light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
@@ -173,10 +175,18 @@ class Engine:
         """Whether the engine takes requests and makes steps; also False if a step takes more than FROZEN_SECONDS."""
         return not self._closing and time.monotonic() - self._step_began < FROZEN_SECONDS
 
+    def call_when_lost(self, on_lost: Callable[[], None]) -> None:
+        """Have `on_lost` called once all requests have failed because the GPU is lost to this process."""
+        with self._lock:
+            self._on_lost = on_lost
+            is_late = self._has_ended and isinstance(self._failure, DeviceLost)
+        if is_late:
+            on_lost()
+
     def stats(self) -> Stats:
         """Return the counters and the current state."""
         with self._lock:
-            scheduler = self._core.scheduler
+            scheduler, runs = self._core.scheduler, self._core.runners[0].device_runs()
             return replace(
                 deepcopy(self._core.counters),
                 slots=scheduler.slots,
@@ -185,6 +195,11 @@ class Engine:
                 waiting=scheduler.waiting + len(self._submitted),
                 most_waiting=self._most_waiting(),
                 requests=len(self._core.jobs),
+                steps_captured=runs.steps_captured,
+                prompt_runs=runs.prompts.shapes.copy(),
+                prompts_captured=runs.prompts.captured,
+                device_cache_bytes=runs.cache_bytes,
+                capture_refusal=runs.refusal,
             )
 
     def close(self) -> None:
@@ -231,11 +246,18 @@ class Engine:
 
     def _refuse_if_closed(self) -> None:
         if self._closing:
-            reason = f": {self._failure!r}" if self._failure is not None else ""
-            raise EngineClosed(f"the engine is closed{reason}", "Open another")
+            raise EngineClosed(f"the engine is closed{self._reason()}", "Open another")
+
+    def _reason(self) -> str:
+        if self._failure is None:
+            return ""
+        return f": {self._failure if isinstance(self._failure, EngineError) else repr(self._failure)}"
 
     def _run(self) -> None:
         try:
+            for runner in self._core.runners:
+                if runner.device is not None:
+                    runner.warm(WARM_SECONDS)
             while self._take_requests():
                 self._step_began = time.monotonic()
                 self._core.expire(self._step_began)
@@ -266,13 +288,17 @@ class Engine:
         with self._lock:
             self._closing = True
             left, self._submitted = [*self._core.jobs.values(), *self._submitted], []
-        reason = f": {self._failure!r}" if self._failure is not None else ""
-        error = EngineClosed(f"the engine was closed before the request was done{reason}", "Send it to another")
+        words = f"the engine was closed before the request was done{self._reason()}"
+        error = EngineClosed(words, "Send it to another")
         error.__cause__ = self._failure
         self._core.abandon(left, error)
         for runner in self._core.runners:
             runner.close()
         self._core.picker.close()
+        with self._lock:
+            self._has_ended, on_lost = True, self._on_lost
+        if on_lost is not None and isinstance(self._failure, DeviceLost):
+            on_lost()
 
 
 def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:

@@ -5,8 +5,10 @@ These classes do not know which rows are in use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Union
 
 import numpy as np
@@ -67,13 +69,18 @@ class KvCache:
 
 
 class DeviceCache:
-    """A KV cache like KvCache in the memory of a GPU. ONNX Runtime allocates it all at once."""
+    """A KV cache like KvCache in the memory of a GPU, which is allocated at once, or is the beginning of `memory`.
 
-    def __init__(self, device: Device, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    Copies follow the runs before them in the device's stream, and the host does not wait for them.
+    """
+
+    def __init__(
+        self, device: Device, shape: tuple[int, ...], dtype: DTypeLike, memory: DeviceArray | None = None
+    ) -> None:
         self.parts, self.rows, *self._row = shape
         self._heads, self._capacity, head_dim = self._row
         self.device = device
-        self._memory = device.allocate(shape, dtype)
+        self._memory = device.allocate(shape, dtype) if memory is None else replace(memory, shape=shape)
         self._item = head_dim * self._memory.dtype.itemsize  # bytes of one position of one head
 
     def part(self, part: int, first: int, count: int) -> DeviceArray:
@@ -91,17 +98,23 @@ class DeviceCache:
     def take(self, row: int, cache: DeviceCache, source: int, start: int, length: int) -> None:
         """Copy `length` positions of row `source` of `cache`, from `start` on, to the beginning of `row`."""
         width, of_row = length * self._item, self._block(0, row)
-        self._memory.device.copier.copy(cache._block(0, source, start), of_row, width, self._heads, self.parts)
+        self.device.copier.copy(cache._block(0, source, start), of_row, width, self._heads, self.parts)
 
     def put(self, part: int, row: int, values: NDArray[Any]) -> None:
         """Set the first positions of a row from `values` [length, heads, head_dim], which may be strided."""
         by_head = np.ascontiguousarray(values.transpose(1, 0, 2), self._memory.dtype)
         width = len(values) * self._item
         block = Block(by_head.ctypes.data, width, self._heads, HOST)
-        self._memory.device.copier.copy(block, self._block(part, row), width, self._heads)
+        self.device.copier.copy(block, self._block(part, row), width, self._heads)
+        self.device.copier.synchronize()  # until then, `by_head` is read
 
     def release(self, first: int) -> None:
         """Do nothing: memory on a device stays allocated."""
+
+    @property
+    def bytes(self) -> int:
+        """The size of the memory."""
+        return math.prod(self._memory.shape) * self._memory.dtype.itemsize
 
     def _array(self, part: int, row: int, shape: tuple[int, ...]) -> DeviceArray:
         return replace(self._memory, address=self._block(part, row).address, shape=shape)
@@ -121,8 +134,13 @@ def reshaped(memory: Bindable, shape: tuple[int, ...]) -> Bindable:
     return replace(memory, shape=shape) if isinstance(memory, DeviceArray) else memory.reshape(shape)
 
 
-# Makes a cache from [parts, rows, heads, capacity, head_dim] and a dtype: KvCache, or a partial of DeviceCache.
+# Makes a cache from [parts, rows, heads, capacity, head_dim] and a dtype.
 CacheMaker = Callable[[tuple[int, ...], DTypeLike], Cache]
+
+
+def cache_maker(device: Device | None) -> CacheMaker:
+    """Return what makes caches on `device`, or on the host without one."""
+    return KvCache if device is None else partial(DeviceCache, device)
 
 
 class PrefixBlocks:
@@ -180,6 +198,11 @@ class CrossCache:
         self._scales = np.ones((2 * spec.layers, groups, width), np.float32) if spec.cross_type == "int8" else None
         self.last_positions = np.zeros(groups, np.int32)
         self._total = np.zeros((), np.int32)
+
+    @property
+    def caches(self) -> tuple[Cache, Cache]:
+        """The cross K/V, and the last position of each source."""
+        return self._cache, self._last
 
     def put(self, group: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
         """Fill `group` with a source: `values` [layers, length, 2 * heads * head_dim], K before V.

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .device_memory import DeviceArray
+from .device_memory import DeviceArray, Graphs
 from .kv_cache import Cache, CacheMaker, CrossCache, DeviceCache, Pairs, bind_cache
-from .sessions import NOT_CAPTURED, Binding, Reserved, captures
+from .plan import padded
+from .sessions import Binding, Reserved
 from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
@@ -112,10 +113,20 @@ class DecoderPartition:
     `more_rows` rows after the partition's own rows. `size` determines the number of groups of a step. `verifies` says
     that a run of several tokens of row 0 gives the same bits as single steps (see probes). With an encoder, `touched`
     is the largest number of groups that were in use since memory was last freed.
+
+    On a device, the session captures `graphs`, steps have few sizes, and `steps_captured` counts the steps that
+    replayed a graph.
     """
 
     def __init__(
-        self, spec: EngineSpec, width: int, groups: int, session: Any, make_cache: CacheMaker, more_rows: int = 0
+        self,
+        spec: EngineSpec,
+        width: int,
+        groups: int,
+        session: Any,
+        make_cache: CacheMaker,
+        more_rows: int = 0,
+        graphs: Graphs | None = None,
     ) -> None:
         rows = groups * width
         self.width = width
@@ -138,9 +149,8 @@ class DecoderPartition:
         self._total = np.zeros((), np.int32)
         self._first = np.zeros((rows, 1), np.int64)
         self._session = session
-        # A captured graph can't read a new total in each step. As the total need only be an upper bound, it is then the
-        # capacity.
-        self._captures = captures(session)
+        self._graphs = graphs
+        self.steps_captured = 0
         self._inputs: dict[str, list[object]] = {tensor.name: tensor.shape for tensor in session.get_inputs()}
         self._steps: dict[tuple[int, bool], Binding] = {}
         # For runs of several tokens of row 0, which use the beginning of these arrays.
@@ -217,16 +227,17 @@ class DecoderPartition:
 
         The first step of each size binds the memory for this size; later steps of the size reuse the binding.
         """
-        rows, run = groups * self.width, self.size.of(groups)
+        rows, run = groups * self.width, self._run_size(groups)
         self.empty(groups, run)
         binding = self._steps.get((run, logits))
         if binding is None:
             binding = self._steps[run, logits] = self._bind_step(run, logits)
-        if not self._captures:
+        if not binding.captured:
             self._total[...] = self.lengths[: run * self.width].max() + 1
             if self.cross is not None:
                 self.cross.prepare(run)
         binding.run()
+        self.steps_captured += binding.captured
         self.lengths[:rows] += 1
         self.positions[:rows] += 1
         return self.outputs(self.ids[:rows], logits)
@@ -260,11 +271,13 @@ class DecoderPartition:
         tokens: Tokens,
         next_ids: NDArray[np.int64],
         logits: bool,
-        graph: int = NOT_CAPTURED,
+        captured: bool = False,
+        cache: Cache | None = None,
     ) -> Binding:
         """Bind a run of the graph to the rows from `first` on (always 0 with an encoder), and return the binding.
 
-        The outputs have as many rows as `next_ids`.
+        The outputs have as many rows as `next_ids`. On a device, the run is captured if `captured`. `cache`, if given,
+        takes the place of the partition's own.
         """
         rows = len(tokens.ids)
         inputs: dict[str, Any] = {
@@ -273,7 +286,7 @@ class DecoderPartition:
             "seqlens_k": tokens.ends,
             "total_length": tokens.total,
         }
-        past, present = bind_cache(self.cache, first, rows, PREFIXES)
+        past, present = bind_cache(cache or self.cache, first, rows, PREFIXES)
         outputs = {"next_ids": next_ids, **present}
         if self.cross is None:
             inputs["last_index"] = tokens.picked
@@ -285,7 +298,7 @@ class DecoderPartition:
             outputs["logits"] = self._logits_of(len(next_ids))
         if WANTS_LOGITS in self._inputs:
             inputs[WANTS_LOGITS] = np.array(logits)
-        return Binding(self._session, {**inputs, **past}, outputs, graph)
+        return Binding(self._session, {**inputs, **past}, outputs, self._graphs if captured else None)
 
     def outputs(self, next_ids: NDArray[np.int64], logits: bool) -> Outputs:
         """Return the outputs of a run that was bound to `next_ids`, or to more rows of it."""
@@ -298,6 +311,11 @@ class DecoderPartition:
         if self.cross is not None:
             self.cross.release(first)
         self.touched = first
+
+    def _run_size(self, groups: int) -> int:
+        if self._graphs is None:
+            return self.size.of(groups)
+        return padded(groups, 1, len(self.lengths) // self.width)
 
     def _logits_of(self, rows: int) -> NDArray[np.float32] | DeviceArray:
         return self._logits.rows(0, rows) if isinstance(self._logits, DeviceArray) else self._logits[:rows]
@@ -313,12 +331,12 @@ class DecoderPartition:
         # without a copy.
         ids, ends = self.ids[:rows], self.lengths[:rows]
         tokens = Tokens(ids, self.positions[:rows], ends, self._total, self._first[:rows])
-        if not self._captures:
-            return self.bind(0, tokens, ids, logits)
+        # A captured graph can't read a new total in each step. As the total need only be an upper bound, it is then the
+        # capacity.
         self._total[...] = self._capacity
         if self.cross is not None:
             self.cross.prepare_any()
-        return self.bind(0, tokens, ids, logits, graph=2 * rows + logits)
+        return self.bind(0, tokens, ids, logits, captured=True)
 
     def _bind_draft(self, tokens: int, logits: bool) -> Binding:
         all_of = self._draft

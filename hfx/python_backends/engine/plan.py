@@ -6,6 +6,7 @@ within one partition: that of the plan's `width`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Union
@@ -27,12 +28,31 @@ class Limits:
 
     They bound the time for which prompts and sources delay the sequences that are being decoded. A prompt longer than
     `chunk` is run in parts of at most this length. `prefill` and `encode` limit the padded tokens of a batch of prompts
-    or sources; a single prompt or source may be longer.
+    or sources; a single prompt or source may be longer. The longest of a batch may be `unlike` times as long as the
+    shortest; a batch of up to `few` padded tokens may have more padding, because reading the weights takes longer than
+    computing so few tokens.
     """
 
     chunk: int = 256
     prefill: int = 256
     encode: int = 512
+    unlike: float = 1.5
+    few: int = 128
+
+
+# A GPU computes some thousand tokens in the time in which it reads the weights and starts the operators.
+DEVICE_LIMITS = Limits(prefill=2048, encode=4096, few=2048)
+
+
+def padded(count: int, unit: int, most: int = sys.maxsize) -> int:
+    """Return the size of a run of `count` on a device: a multiple of `unit`, at most `most`.
+
+    There are few sizes, in units 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40 ….
+    """
+    units = -(-count // unit)
+    below = 1 << max((units - 1).bit_length() - 1, 0)  # the power of two
+    step = max(below // (2 if below < 16 else 4), 1)
+    return min(-(-units // step) * step * unit, most)
 
 
 def part_start(start: int, end: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property, partial
@@ -17,13 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .kv_cache import Cache, CacheMaker, KvCache, Pairs, PrefixBlocks
+from .device_memory import Device, Graphs
+from .kv_cache import Cache, KvCache, Pairs, PrefixBlocks, cache_maker
 from .partition import DecoderPartition, Outputs, StepSize, Tokens
 from .plan import Span
 from .prefix_cache import BLOCK
 from .probes import MOST_LEAST, SOURCE, Bits, is_same_in_parts, row_bytes, rows_for, step_size, verifies
 from .sessions import Binding, Reserved, SessionSettings, open_session, pad
 from .spec import NATIVE, ONNXRUNTIME, EngineSpec
+from .staging import (
+    DeviceRuns,
+    PromptStage,
+    SourceStage,
+    batches,
+    device_runs,
+    opened_decoder,
+    opened_encoder,
+    warm_steps,
+)
 
 LOG = logging.getLogger(__name__)
 WIDTH = 1
@@ -33,24 +45,26 @@ class DecoderRunner:
     """The runner of a model without an encoder, whose decoder runs prompts, too.
 
     All rows are in one partition: `slots` rows, on CPU MOST_LEAST further rows for padding, and one more row for
-    prompts that are run in parts. `blocks` is the memory of a prefix cache, which the runner shares with its `second`
-    runners.
+    prompts that are run in parts. With a `device`, keys and values stay there. `blocks` is the memory of a prefix
+    cache, which the runner shares with its `second` runners.
     """
 
     blocks: PrefixBlocks | None = None
 
-    def __init__(
-        self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
-    ) -> None:
+    def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings, device: Device | None = None) -> None:
         self.runtime = NATIVE if settings.operators else ONNXRUNTIME
-        probed = settings.provider == "CPU"
-        rows = slots + MOST_LEAST if probed else slots
-        session = open_session(spec.files.decoder[WIDTH], settings, is_decoder=True)
-        self._make_partition = partial(DecoderPartition, spec, WIDTH, rows, session, make_cache, more_rows=1)
+        self.device = device
+        rows = slots + MOST_LEAST if device is None else slots
+        session, graphs = opened_decoder(spec.files.decoder[WIDTH], settings, device)
+        self._graphs = graphs
+        self._make_partition = partial(
+            DecoderPartition, spec, WIDTH, rows, session, cache_maker(device), more_rows=1, graphs=graphs
+        )
         self._spare, self._staging = slots, rows
         self._spec = spec
         self._reserve(rows)
-        if probed:
+        self._stage = None if device is None else PromptStage(spec, self.partition, device)
+        if device is None:
             reset = partial(self.partition.empty, 0)
             self.partition.size = step_size(spec, self.partition, reset, slots)
             if settings.operators:
@@ -74,6 +88,8 @@ class DecoderRunner:
         Padding lies beyond a row's length, where it is never read. After the run, all rows of a span have its prompt.
         """
         first, rows = spans[0], len(spans)
+        if self._stage is not None and first.is_whole and all(span.end <= self._stage.width for span in spans):
+            return self._run_staged(self._stage, spans, logits)
         if first.is_whole:
             size = self.partition.size
             rest, beside = rows % size.multiple, size.of(rows) - rows
@@ -97,6 +113,22 @@ class DecoderRunner:
                     self.partition.cache.copy(source, row, span.end)
                 self.partition.start(row, span.end)
         return outputs
+
+    def _run_staged(self, stage: PromptStage, spans: Sequence[Span], logits: bool) -> Outputs:
+        if len(spans) <= stage.rows:
+            return stage.run(spans, logits)
+        return Outputs.joined(stage.run(some, logits) for some in batches(spans, lambda some: len(some) <= stage.rows))
+
+    def device_runs(self) -> DeviceRuns:
+        """Return the counts of runs on a device."""
+        return device_runs(self.partitions, self._stage, (self._graphs,))
+
+    def warm(self, seconds: float) -> None:
+        """Capture the commonest runs, for about `seconds`, before any request. The engine's thread must call this."""
+        end = time.monotonic() + seconds
+        warm_steps(self.partition, end)
+        if self._stage is not None:
+            self._stage.warm(end)
 
     def keep_prefixes(self, size: int) -> int:
         """Reserve `size` bytes for a prefix cache, before any run. Return the number of blocks that they hold.
@@ -136,6 +168,7 @@ class DecoderRunner:
     def close(self) -> None:
         """Release the bindings and the session."""
         self.partitions.clear()
+        self._stage = None
         del self.partition, self._make_partition
 
     def _reserve(self, rows: int) -> None:
@@ -182,21 +215,25 @@ class EncoderDecoderRunner:
 
     same_in_parts = False  # sources are run whole
 
-    def __init__(
-        self, spec: EngineSpec, slots: int, settings: SessionSettings, make_cache: CacheMaker = KvCache
-    ) -> None:
+    def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings, device: Device | None = None) -> None:
         assert spec.files.encoder is not None
         self.runtime = NATIVE if settings.operators else ONNXRUNTIME
+        self.device = device
         self._spec = spec
         self._slots = slots
         self._settings = settings
-        self._make_cache = make_cache
-        self._encoder = open_session(spec.files.encoder, settings)
+        self._make_cache = cache_maker(device)
+        self._stage: SourceStage | None = None
+        self._encoder: Any = None
+        if device is not None and spec.cross_type == "float16":
+            self._stage = opened_encoder(spec, settings, device)
+        else:
+            self._encoder = open_session(spec.files.encoder, settings)
         # The encoder's output on the host, [layer, tokens, K and V], which grows with the largest batch.
         dtype = np.int8 if spec.cross_type == "int8" else np.float32
         self._encoded = Reserved((spec.layers, spec.max_source * 2 * spec.heads * spec.head_dim), dtype)
         self._opening = threading.Lock()
-        self._sessions: dict[int, Any] = {}  # by width
+        self._sessions: dict[int, tuple[Any, Graphs | None]] = {}  # by width
         self._probed: dict[int, tuple[StepSize, bool]] = {}
         self.partitions: dict[int, DecoderPartition] = {}
 
@@ -220,16 +257,28 @@ class EncoderDecoderRunner:
         The sources are run in one batch, padded at the right.
         """
         if self._spec.cross_type == "float16":
-            encoded = self._encode_to_cache(sources)
-            for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
-                for width, group in groups:
-                    self.partitions[width].take_source(group, encoded, at, len(source))
+            self._encode_to_caches(sources, places)
             return
         values, scales = self._run_encoder(sources)
         for at, (source, groups) in enumerate(zip(sources, places, strict=True)):
             own_scales = None if scales is None else scales[:, at]
             for width, group in groups:
                 self.partitions[width].put_source(group, values[:, at, : len(source)], own_scales)
+
+    def device_runs(self) -> DeviceRuns:
+        """Return the counts of runs on a device."""
+        decoders = tuple(graphs for _, graphs in tuple(self._sessions.values()))  # another thread may open one
+        return device_runs(
+            self.partitions, self._stage, (*decoders, None if self._stage is None else self._stage.graphs)
+        )
+
+    def warm(self, seconds: float) -> None:
+        """Capture the commonest runs, for about `seconds`, before any request. The engine's thread must call this."""
+        end = time.monotonic() + seconds
+        for partition in tuple(self.partitions.values()):
+            warm_steps(partition, end)
+        if self._stage is not None:
+            self._stage.warm(end)
 
     def trim(self, groups: Pairs) -> None:
         """Free memory of groups that are not in use.
@@ -253,18 +302,17 @@ class EncoderDecoderRunner:
 
     def close(self) -> None:
         """Release the bindings and the sessions."""
-        self._encoder = None
+        self._encoder = self._stage = None
         self._sessions.clear()
         self.partitions.clear()
 
     def _partition(self, width: int) -> DecoderPartition:
         spec, groups = self._spec, self._slots // width
-        session = self._sessions.get(width)
-        if session is None:
-            session = open_session(spec.files.decoder[width], self._settings, is_decoder=True)
-            self._sessions[width] = session
-        if self._settings.provider != "CPU":
-            return DecoderPartition(spec, width, groups, session, self._make_cache)
+        if width not in self._sessions:
+            self._sessions[width] = opened_decoder(spec.files.decoder[width], self._settings, self.device)
+        session, graphs = self._sessions[width]
+        if self.device is not None:
+            return DecoderPartition(spec, width, groups, session, self._make_cache, graphs=graphs)
         partition = DecoderPartition(spec, width, rows_for(groups), session, self._make_cache)
         if width not in self._probed:
             self._probed[width] = self._probe(partition, groups)
@@ -291,11 +339,19 @@ class EncoderDecoderRunner:
         partition.release_memory(0)
         return size, can_verify
 
-    def _encode_to_cache(self, sources: Sequence[Ids]) -> Cache:
-        """Encode the sources to K and V in float16, in a new cache of the same kind as the partitions' caches.
+    def _encode_to_caches(self, sources: Sequence[Ids], places: Sequence[Pairs]) -> None:
+        """Encode the sources to K and V in float16, in caches of the same kind as the partitions' caches."""
+        stage = self._stage
+        fit = (lambda some: True) if stage is None else stage.fit
+        groups = iter(places)
+        for some in batches(sources, fit):
+            encoded = self._encoded_on_host(some) if stage is None else stage.run(some)
+            for row, source in enumerate(some):
+                for width, group in next(groups):
+                    self.partitions[width].take_source(group, encoded, row, len(source))
 
-        Its capacity is the length of the longest source.
-        """
+    def _encoded_on_host(self, sources: Sequence[Ids]) -> Cache:
+        """Return a new cache whose capacity is the length of the longest source."""
         inputs, spec = self._encoder_inputs(sources), self._spec
         rows, width = inputs["input_ids"].shape
         encoded = self._make_cache((2 * spec.layers, rows, spec.heads, width, spec.head_dim), spec.cross_type)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import partial
 
 from ..errors import EngineError, ModelDamaged, ProviderMissing
 from .device_memory import Copier, Device
-from .kv_cache import CacheMaker, DeviceCache, KvCache
 from .runners import DecoderRunner, EncoderDecoderRunner, Runner
 from .sessions import SessionSettings, check_machine, check_products, operators_refusal
 from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
@@ -29,13 +27,12 @@ def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runn
         assert spec.operators is not None
         settings = replace(settings, operators=spec.operators.path)
         spec = spec.on_operators(spec.operators)
-    device = settings.provider.lower()
-    make_cache: CacheMaker = KvCache
-    if device != "cpu":
-        make_cache = partial(DeviceCache, Device(device, settings.device_id, Copier(settings.device_id)))
+    name, device = settings.provider.lower(), None
+    if name != "cpu":
+        device = Device(name, settings.device_id, Copier(settings.device_id))
     of_kind = EncoderDecoderRunner if spec.has_encoder else DecoderRunner
     try:
-        return of_kind(spec, slots, settings, make_cache)
+        return of_kind(spec, slots, settings, device)
     except EngineError:
         raise
     except Exception as error:  # a runner probes its model, and what ONNX Runtime raises has no common class

@@ -16,11 +16,6 @@ from .plan import Compact, Encode, Limits, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
 from .request import Step
 
-# The longest prompt of a run may be this many times as long as the shortest. A run of up to FEW_TOKENS tokens may have
-# more padding, because reading the weights takes longer than computing so few tokens.
-MOST_UNLIKE = 1.5
-FEW_TOKENS = 128
-
 
 class Partition:
     """The rows of a partition for searches of `width` beams, in at most `capacity` groups: row = group * width + beam.
@@ -232,7 +227,7 @@ class Scheduler:
     def _prefill(self) -> Plan:
         """Return the run of the next prompts or sources, or a compaction that must come first."""
         if self.has_encoder:
-            return self._encode(similar(self.to_prefill, self.limits.encode))
+            return self._encode(similar(self.to_prefill, self.limits.encode, self.limits))
         partition, jobs = self._partition(1), self._next_prompts()
         if len(jobs) > 1 and partition.free_groups:
             return self._compact(partition)
@@ -256,7 +251,7 @@ class Scheduler:
         self._chunk_was_last = False
         if cached[short[0]]:
             return short[:1]
-        return similar([job for job in short if not cached[job]], self.limits.prefill)
+        return similar([job for job in short if not cached[job]], self.limits.prefill, self.limits)
 
     def _spans(self, jobs: list[Job], partition: Partition) -> tuple[Span, ...]:
         """Return a span with the next tokens of each job's prompt.
@@ -327,14 +322,14 @@ def _advance(sequence: Sequence) -> None:
     sequence.prompt_left = sequence.prompt_left[1:]
 
 
-def similar(jobs: list[Job], limit: int) -> list[Job]:
-    """Return the first of `jobs`, and later ones of similar length that fit a batch of `limit` padded tokens."""
+def similar(jobs: list[Job], most: int, limits: Limits) -> list[Job]:
+    """Return the first of `jobs`, and later ones of similar length that fit a batch of `most` padded tokens."""
     chosen = [jobs[0]]
     shortest = longest = len(jobs[0].prompt)
     for job in jobs[1:]:
         low, high = min(shortest, len(job.prompt)), max(longest, len(job.prompt))
         padded = high * (len(chosen) + 1)
-        if padded <= limit and (padded <= FEW_TOKENS or high <= MOST_UNLIKE * low):
+        if padded <= most and (padded <= limits.few or high <= limits.unlike * low):
             chosen.append(job)
             shortest, longest = low, high
     return chosen

@@ -9,7 +9,7 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
-from .device_memory import DeviceArray
+from .device_memory import CAPTURING, NOT_CAPTURED, Device, DeviceArray, Graphs, Mirror
 from .plan import QUERIES
 from .spec import EngineSpec, OperatorLibrary, version_numbers
 
@@ -29,7 +29,9 @@ PROVIDERS = {"CPU": "CPUExecutionProvider", "CUDA": "CUDAExecutionProvider"}
 # cost nothing on shared ones. 100 gain some more, and lose as much if another program runs.
 SPIN_MICROSECONDS = 20
 
-CAPTURE, NOT_CAPTURED = "enable_cuda_graph", -1  # a provider's option, and the number of runs without a captured graph
+CAPTURE, GRAPH = "enable_cuda_graph", "gpu_graph_id"  # options of a provider and of a run
+NO_ROOM = ("out of memory", "Failed to allocate memory")  # words of the messages of CUDA and of ONNX Runtime
+SHOWN = 3  # nodes that a log line names
 CPUINFO = Path("/proc/cpuinfo")
 ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
 # mmap has no name for it before Python 3.13. It keeps a large reservation from being refused.
@@ -139,29 +141,47 @@ def _huge_pages(operators: Path | None) -> Iterator[None]:
 
 
 def open_session(model: Path, settings: SessionSettings, is_decoder: bool = False) -> Any:
-    """Open an onnxruntime.InferenceSession of a file.
+    """Open an onnxruntime.InferenceSession of a file. The session of a decoder has native weights in huge pages.
 
-    The session of a decoder has CUDA graphs on a GPU, if it can be captured, and native weights in huge pages. Raises
-    ModelDamaged, or ProviderMissing if the provider could not start, or for a wrong HFX_HUGE_PAGES.
+    Raises ModelDamaged, or ProviderMissing if the provider could not start, or for a wrong HFX_HUGE_PAGES.
     """
-    onnxruntime = _onnxruntime()
+    with _huge_pages(settings.operators if is_decoder and _copies_weights() else None):
+        return _opened(model, settings, _onnxruntime(), {})
+
+
+def open_captured(model: Path, settings: SessionSettings, device: Device) -> tuple[Any, Graphs]:
+    """Open a session that runs in the stream of `device` and, if the file allows it, captures CUDA graphs.
+
+    If it captures none, the log says why. Raises ModelDamaged or ProviderMissing.
+    """
+    in_stream = {"user_compute_stream": str(device.copier.stream)}
+    with CAPTURING:
+        try:
+            return _opened(model, settings, _onnxruntime(), {**in_stream, CAPTURE: "1"}), Graphs(model.name)
+        except ModelDamaged as error:
+            refused = str(error.__cause__)
+        session = _opened(model, settings, _onnxruntime(), in_stream)
+    graphs = Graphs(model.name)
+    graphs.refuse(_nodes_elsewhere(session, PROVIDERS[settings.provider]) or refused)
+    return session, graphs
+
+
+def _opened(model: Path, settings: SessionSettings, onnxruntime: Any, on_gpu: dict[str, str]) -> Any:
     wanted = PROVIDERS[settings.provider]
-    copied = settings.operators if is_decoder and _copies_weights() else None
-    on_gpu: dict[str, str] = {} if settings.provider == "CPU" else {"device_id": str(settings.device_id)}
-
-    def opened(**more: str) -> Any:
-        own = [(wanted, {**on_gpu, **more})] if on_gpu else []
-        options = session_options(settings, onnxruntime)
-        return onnxruntime.InferenceSession(str(model), options, providers=[*own, PROVIDERS["CPU"]])
-
-    session = None
+    options, providers = session_options(settings, onnxruntime), [PROVIDERS["CPU"]]
+    if settings.provider != "CPU":
+        # Memory grows by what a run lacks. By default it is doubled, which takes room from other models on the GPU.
+        own = {"device_id": str(settings.device_id), "arena_extend_strategy": "kSameAsRequested", **on_gpu}
+        providers.insert(0, (wanted, own))  # type: ignore[arg-type]
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        if is_decoder and on_gpu:
-            with suppress(Exception):  # a node for the CPU can't be captured
-                session = opened(**{CAPTURE: "1"})
-        with _huge_pages(copied):
-            session = session or opened()
+        session = onnxruntime.InferenceSession(str(model), options, providers=providers)
     except Exception as error:  # its exceptions have no common class below Exception
+        if settings.provider != "CPU" and any(words in str(error) for words in NO_ROOM):  # they have no codes, either
+            raise ProviderMissing(
+                f"GPU {settings.device_id} has no room for the {model.stat().st_size:,} bytes of {model}: {error}",
+                "End other programs on it",
+            ) from error
         raise ModelDamaged(f"onnxruntime can't load {model}: {error}") from error
     # This frees the memory in which the functions of native operators unpacked the weights: the 624 MB of the decoder
     # of Flan-T5-base become 212.
@@ -172,6 +192,14 @@ def open_session(model: Path, settings: SessionSettings, is_decoder: bool = Fals
             f"onnxruntime could not start {wanted}: see its log", "Check the GPU's driver and libraries"
         )
     return session
+
+
+def _nodes_elsewhere(session: Any, provider: str) -> str:
+    """Return the nodes of a session that its `provider` does not run; empty if ONNX Runtime can't tell."""
+    assigned: Any = getattr(session, "get_provider_graph_assignment_info", tuple)()
+    nodes = [node for part in assigned if part.ep_name != provider for node in part.get_nodes()]
+    listed = ", ".join(f"{node.name} ({node.op_type})" for node in nodes[:SHOWN])
+    return f"{len(nodes)} nodes run on the CPU: {listed}" if nodes else ""
 
 
 def session_options(settings: SessionSettings, onnxruntime: Any) -> Any:
@@ -204,59 +232,102 @@ class Binding:
     """Memory that is bound to a session once, and that each run reads and writes in place.
 
     The binding keeps the memory alive. Arrays must be C-contiguous. An output may be the memory of an input if the
-    graph reads this input before it writes the output. If some memory is on a device, arrays on the host have a copy
-    there, which each run reads or writes. Scalars have no copy, as operators read them on the host.
+    graph reads this input before it writes the output.
 
-    On a session that captures, the first run of each binding with its own number `graph` is captured, and later runs
-    replay it, with the same values of the scalars.
+    If some memory is on a device, arrays on the host have copies there. A run brings all inputs there in one copy, and
+    all outputs back in another, through page-locked memory; then it waits for the device. Inputs are always copied,
+    because the positions change in each step. Scalars have no copy, as operators read them on the host.
+
+    With `graphs`, the first run is captured, and later runs replay it, with the same values of the scalars. ONNX
+    Runtime carries out a run that it captures several times, so outputs must not be the memory of inputs on a device,
+    unless it is the same each time, as a KV cache is.
     """
 
-    def __init__(self, session: Any, inputs: Bindables, outputs: Bindables, graph: int = NOT_CAPTURED) -> None:
+    def __init__(self, session: Any, inputs: Bindables, outputs: Bindables, graphs: Graphs | None = None) -> None:
         self._binding = session.io_binding()
         self._run = session.run_with_iobinding
         self._keep = (dict(inputs), dict(outputs))
         arrays = (memory for memory in (*inputs.values(), *outputs.values()) if isinstance(memory, DeviceArray))
-        device = next((memory.device for memory in arrays), None)
-        self._uploads: list[tuple[NDArray[Any], DeviceArray]] = []
-        self._downloads: list[tuple[NDArray[Any], DeviceArray]] = []
-        # A device that reads a scalar has a copy from the time of the binding, so each run binds scalars again.
-        scalars = [name for name, memory in inputs.items() if device is not None and not memory.shape]
-        self._rebound = scalars if graph == NOT_CAPTURED else []
-        self._options = None if device is None else _run_options(graph)
+        self._device = next((memory.device for memory in arrays), None)
+        self._graphs = graphs
+        self._graph = NOT_CAPTURED if graphs is None else graphs.number()
+        self._is_first = True
+        self._options = None if self._device is None else _run_options(self._graph)
+        self._sent, copies = self._mirror(inputs, skips_scalars=True)
         for name, memory in inputs.items():
-            if device is not None and not isinstance(memory, DeviceArray) and memory.shape:
-                copy = device.allocate(memory.shape, memory.dtype)
-                self._uploads.append((memory, copy))
-                memory = copy
-            self._binding.bind_input(name, *_place(name, memory))
+            self._binding.bind_input(name, *_place(name, copies.get(name, memory)))
+        self._received, copies = self._mirror(outputs)
         for name, memory in outputs.items():
-            if device is not None and not isinstance(memory, DeviceArray):
-                copy = device.allocate(memory.shape, memory.dtype)
-                self._downloads.append((memory, copy))
-                memory = copy
-            self._binding.bind_output(name, *_place(name, memory))
+            self._binding.bind_output(name, *_place(name, copies.get(name, memory)))
+
+    @property
+    def captured(self) -> bool:
+        """Whether runs replay a captured graph."""
+        return self._graph != NOT_CAPTURED
 
     def run(self) -> None:
         """Run the graph once. Raises what ONNX Runtime raises."""
-        for array, copy in self._uploads:
-            copy.device.copier.upload(array, copy.address)
-        for name in self._rebound:
-            self._binding.bind_input(name, *_place(name, self._keep[0][name]))
+        if self._device is None:
+            self._run(self._binding, self._options)
+            return
+        self._send()
+        if self.captured and self._is_first:
+            self._capture()
+        else:
+            self._start()
+        self._is_first = False
+        self._receive(self._device)
+
+    def _send(self) -> None:
+        if self._sent is not None:
+            for name, array in self._sent.arrays.items():
+                array[...] = self._keep[0][name]
+            self._sent.upload()
+
+    def _receive(self, device: Device) -> None:
+        if self._received is not None:
+            self._received.download()
+        if self._sent is not None or self._received is not None:
+            device.copier.synchronize()
+        if self._received is not None:
+            for name, array in self._received.arrays.items():
+                self._keep[1][name][...] = array  # type: ignore[index]
+
+    def _start(self) -> None:
+        # A device that reads a scalar has a copy from the time of the binding, so each run binds scalars again.
+        if not self.captured:
+            for name, memory in self._keep[0].items():
+                if not memory.shape:
+                    self._binding.bind_input(name, *_place(name, memory))
         self._run(self._binding, self._options)
-        for array, copy in self._downloads:
-            copy.device.copier.download(copy.address, array)
+
+    def _capture(self) -> None:
+        """Run the graph for the first time. If it can't be captured, it is never captured."""
+        assert self._graphs is not None
+        try:
+            with CAPTURING:
+                self._start()
+        except Exception as error:  # its exceptions have no common class below Exception
+            self._graph, self._options = NOT_CAPTURED, _run_options(NOT_CAPTURED)
+            self._start()  # if this fails as well, the cause was not the capture
+            self._graphs.refuse(str(error))
+
+    def _mirror(
+        self, memory: Bindables, skips_scalars: bool = False
+    ) -> tuple[Mirror | None, Mapping[str, DeviceArray]]:
+        on_host = {name: each for name, each in memory.items() if not isinstance(each, DeviceArray)}
+        layout = {name: (each.shape, each.dtype) for name, each in on_host.items() if each.shape or not skips_scalars}
+        if self._device is None or not layout:
+            return None, {}
+        mirror = Mirror(self._device, layout)
+        return mirror, mirror.copies
 
 
 def _run_options(graph: int) -> Any:
     options = _onnxruntime().RunOptions()
-    options.add_run_config_entry("gpu_graph_id", str(graph))
+    options.add_run_config_entry(GRAPH, str(graph))
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     return options
-
-
-def captures(session: Any) -> bool:
-    """Whether a session captures CUDA graphs."""
-    options = session.get_provider_options().get(PROVIDERS["CUDA"], {})
-    return bool(options.get(CAPTURE) == "1")
 
 
 def _place(name: str, memory: Bindable) -> tuple[str, int, Any, tuple[int, ...], int]:

@@ -3,122 +3,40 @@
 from __future__ import annotations
 
 import os
-import random
-import subprocess
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.graph.generator import top_k_graph
-from hfx.exporter.quantize.generator import FORMATS
-from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.device_memory import Copier, Device
-from hfx.python_backends.engine.fair_scheduler import FairScheduler
-from hfx.python_backends.engine.kv_cache import CacheMaker, DeviceCache, KvCache
-from hfx.python_backends.engine.picker import Picker
-from hfx.python_backends.engine.plan import Limits, Span
-from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
+from hfx.python_backends.engine.kv_cache import DeviceCache, KvCache
 from hfx.python_backends.engine.sessions import Binding, Reserved, open_session
-from hfx.python_backends.engine.spec import read_spec
-from hfx.python_backends.errors import EngineError, ProviderMissing
-from tests.rigs.checkpoints import tiny_generators
-from tests.rigs.engine import engine_invariants as invariants
-from tests.rigs.engine import engine_toys as toys
-from tests.rigs.engine.engine_oracle import expected
-from tests.rigs.engine.graph_rows import random_rows
-from tests.rigs.engine.watched_engine import ONE_THREAD, random_request, serve
-from tests.unit.native.libraries import compiler
-
-LIMITS = Limits(chunk=8, prefill=32, encode=32)
-DRIVER = Path(__file__).parents[2] / "rigs" / "machine" / "cuda_driver.c"
+from hfx.python_backends.errors import DeviceLost, EngineError, ProviderMissing
+from tests.rigs.engine.watched_engine import ONE_THREAD
+from tests.rigs.machine.cuda_driver import Driver
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A library with the driver's calls, for the CPU's memory."""
-    library = tmp_path_factory.mktemp("driver") / "libcuda.so"
-    subprocess.run([*compiler(), "-xc", "-shared", "-fPIC", "-O1", "-o", str(library), str(DRIVER)], check=True)
-    return str(library)
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    return Driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture
-def caches(driver: str) -> CacheMaker:
-    return partial(DeviceCache, Device("cpu", 0, Copier(0, driver)))
-
-
-def core_of(folder: Path, slots: int, caches: CacheMaker) -> Core:
-    """Return a core whose caches are on the device, and poisoned."""
-    spec = read_spec(folder)
-    runner: Runner = (EncoderDecoderRunner if spec.has_encoder else DecoderRunner)(spec, slots, ONE_THREAD, caches)
-    for width in spec.beams:
-        runner.open_partition(width)
-    for partition in runner.partitions.values():
-        for cache in (partition.cache, *([partition.cross._cache] if partition.cross else [])):
-            assert isinstance(cache, DeviceCache)
-            cache._memory.owner.update_inplace(np.full(cache._memory.shape, np.nan, np.float32))
-    scheduler = FairScheduler(slots, spec.has_encoder, LIMITS)
-    return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), lambda _, state: invariants.check(state))
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("has_encoder", [False, True])
-def test_requests_of_all_kinds_answer_as_with_caches_on_the_host(
-    tmp_path: Path, caches: CacheMaker, has_encoder: bool, seed: int
-) -> None:
-    folder = toys.write_encoder_decoder(tmp_path) if has_encoder else toys.write_decoder(tmp_path)
-    rng = random.Random(seed)
-    requests = [random_request(rng, has_encoder) for _ in range(32)]
-    with serve(folder, core_of(folder, 6, caches)) as engine:
-        answers = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
-    wanted = [expected(request) for request in requests]
-    assert [[each.ids for each in answer] for answer in answers] == [[each.ids for each in answer] for answer in wanted]
-
-
-@pytest.mark.parametrize("name", ["gpt2", "bart", "t5-gated"])
-def test_files_for_gpus_give_the_same_bits_with_caches_on_the_device(
-    tmp_path: Path, caches: CacheMaker, name: str
-) -> None:
-    """Sources stay on the device, and rows are copied there."""
-    folder = tmp_path / "engine"
-    checkpoint = tiny_generators.save(tmp_path, tiny_generators.build(name))
-    spec = write_engine_folder(checkpoint, folder, FORMATS["fp16"], 127)
-    rows = random_rows((5, 31, 1, 12))
-    found = [_logits((EncoderDecoderRunner if spec.has_encoder else DecoderRunner)(spec, 4, ONE_THREAD, each), rows)
-             for each in (KvCache, caches)]  # fmt: skip
-    assert (found[0] == found[1]).all()
-
-
-def _logits(runner: Runner, rows: list[list[int]]) -> Any:
-    """Return the logits behind `rows` and behind each of three more tokens; row 3 becomes row 0 before each."""
-    runner.open_partition(1)
-    partition, found = runner.partitions[1], []
-    if isinstance(runner, EncoderDecoderRunner):
-        runner.encode([tuple(row) for row in rows], [[(1, row)] for row in range(len(rows))])
-    else:
-        runner.run([Span(tuple(ids), rows=(row,)) for row, ids in enumerate(rows)], logits=False)
-    for token in (3, 4, 5):
-        partition.move(0, 3)
-        partition.set_next_tokens([(row, token + row) for row in range(len(rows))])
-        outputs = partition.step(len(rows), logits=True)
-        assert outputs.logits is not None
-        found.append(outputs.logits.copy())
-    return np.stack(found)
+def device(driver: Driver) -> Device:
+    return driver.device()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_rows_are_copied_and_filled_within_the_device(caches: CacheMaker, dtype: str) -> None:
+def test_rows_are_copied_and_filled_within_the_device(device: Device, dtype: str) -> None:
     """Only the requested positions are copied."""
-    cache, wider = (caches(shape, dtype) for shape in ((2, 4, 2, 5, 8), (2, 3, 2, 7, 8)))
-    assert isinstance(cache, DeviceCache)
-    assert isinstance(wider, DeviceCache)
     content = np.random.default_rng(0).integers(-9, 9, (2, 4, 2, 5, 8)).astype(dtype)
-    cache._memory.owner.update_inplace(content)
     further = np.random.default_rng(1).integers(-9, 9, (2, 3, 2, 7, 8)).astype(dtype)
-    wider._memory.owner.update_inplace(further)
+    cache, wider = (DeviceCache(device, array.shape, dtype) for array in (content, further))
+    for part, row in np.ndindex(2, 4):
+        cache.put(part, row, content[part, row].transpose(1, 0, 2))
+    for part, row in np.ndindex(2, 3):
+        wider.put(part, row, further[part, row].transpose(1, 0, 2))
     cache.copy(3, 1, 4)
     cache.take(0, wider, 2, 4, 3)
     values = np.arange(3 * 2 * 8, dtype=np.float32).reshape(3, 2, 8)
@@ -126,20 +44,54 @@ def test_rows_are_copied_and_filled_within_the_device(caches: CacheMaker, dtype:
     content[:, 1, :, :4] = content[:, 3, :, :4]
     content[:, 0, :, :3] = further[:, 2, :, 4:]
     content[1, 2, :, :3] = values.transpose(1, 0, 2)
-    assert (cache._memory.owner.numpy() == content).all()
+    for part in range(2):
+        assert (cache.part(part, 0, 4).download() == content[part]).all()
+    assert (cache.part(1, 0, 4).rows(1, 2).download() == content[1, 1:3]).all()
 
 
-def test_a_gpu_or_driver_that_is_not_there_is_refused(driver: str) -> None:
+def test_a_gpu_or_driver_that_is_not_there_is_refused(driver: Driver) -> None:
     with pytest.raises(ProviderMissing, match="cuDeviceGet failed with CUDA's error 101"):
-        Copier(1, driver)
+        Copier(1, driver.path)
     with pytest.raises(ProviderMissing, match=r"driver can't be loaded \(nowhere.so"):
         Copier(0, "nowhere.so")
 
 
-def test_a_refusal_by_the_cuda_driver_is_an_engine_error(caches: CacheMaker) -> None:
-    cache = caches((2, 4, 2, 5, 8), "float32")
-    with pytest.raises(EngineError, match="cuMemcpy3D_v2 failed with CUDA's error 1"):
+def test_a_refusal_by_the_cuda_driver_is_an_engine_error(device: Device) -> None:
+    cache = DeviceCache(device, (2, 4, 2, 5, 8), "float32")
+    with pytest.raises(EngineError, match="cuMemcpy3DAsync_v2 failed with CUDA's error 1"):
         cache.copy(0, 1, 6)
+
+
+@pytest.mark.parametrize("name", ["cuMemAlloc_v2", "cuMemHostAlloc"])
+def test_memory_that_a_gpu_lacks_is_named_with_its_size_and_what_to_do(
+    driver: Driver, device: Device, name: str
+) -> None:
+    with driver.failing(name, 2), pytest.raises(ProviderMissing, match=r"no 4,096 bytes of memory.*lower slots"):
+        device.memory(4096, on_host=name == "cuMemHostAlloc")
+
+
+@pytest.mark.parametrize(
+    "name", ["cuMemAlloc_v2", "cuMemcpy3DAsync_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize", "cuCtxSetCurrent"]
+)
+def test_any_other_error_loses_the_device(driver: Driver, device: Device, name: str) -> None:
+    cache = DeviceCache(device, (2, 2, 1, 4, 8), "float32")
+
+    def use() -> None:
+        cache.copy(0, 1, 2)
+        device.allocate((4,), np.float32).download()
+
+    with driver.failing(name, 719), pytest.raises(DeviceLost, match=f"{name} failed with CUDA's error 719"):
+        use()
+
+
+def test_memory_on_a_device_is_freed_with_its_last_reference(driver: Driver, device: Device) -> None:
+    before = driver.allocated
+    array = device.allocate((4, 4), np.float32)
+    row = array.rows(1, 1)
+    del array
+    assert driver.allocated == before + 1
+    del row
+    assert driver.allocated == before
 
 
 def test_an_array_that_is_not_contiguous_is_not_bound(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, Sequence, new_job
-from hfx.python_backends.engine.plan import Limits, Plan, Run
+from hfx.python_backends.engine.plan import DEVICE_LIMITS, Limits, Plan, Run
 from hfx.python_backends.engine.request import Request, Settings, Step
 from hfx.python_backends.engine.scheduler import similar
 from tests.rigs.engine import engine_invariants as invariants
@@ -116,8 +116,9 @@ def test_a_batch_of_prompts_or_sources_is_bounded_in_padded_tokens(has_encoder: 
 
 def test_prompts_of_unlike_lengths_are_not_padded_to_each_other() -> None:
     jobs = [new_job(Request((1,) * length, Settings()), has_encoder=False) for length in (200, 4, 190, 4, 20)]
-    assert [len(job.prompt) for job in similar(jobs, 1000)] == [200, 190]
-    assert [len(job.prompt) for job in similar(jobs[1:2] + jobs[3:], 1000)] == [4, 4, 20]
+    assert [len(job.prompt) for job in similar(jobs, 1000, Limits())] == [200, 190]
+    assert [len(job.prompt) for job in similar(jobs[1:2] + jobs[3:], 1000, Limits())] == [4, 4, 20]
+    assert [len(job.prompt) for job in similar(jobs, 1000, DEVICE_LIMITS)] == [200, 4, 190, 4, 20]
 
 
 def test_the_head_of_the_queue_is_never_passed_by_a_smaller_request() -> None:
