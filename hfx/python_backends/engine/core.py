@@ -63,7 +63,8 @@ class Stats:
     passed. `first_token` is the time from a request's submission to its first token (with beams: to the end of the
     search). `inter_token` is the time between two consecutive steps that gave the same request a token.
 
-    On a GPU, `steps_captured` is the number of steps that replayed a CUDA graph. `prompt_runs` has the number of runs
+    On a GPU, `steps_captured` is the number of steps that replayed a CUDA graph, and `steps_ahead` the number that were
+    begun while the host took the tokens of the step before. `prompt_runs` has the number of runs
     of prompts or sources for each (rows, width) with padding, and `prompts_captured` the number of these that replayed
     a graph. `device_cache_bytes` is the size of the caches of keys and values, and `capture_refusal` says why graphs
     are not captured, if so.
@@ -87,6 +88,7 @@ class Stats:
     first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_BOUNDS))
     inter_token: Histogram = field(default_factory=lambda: Histogram(INTER_TOKEN_BOUNDS))
     steps_captured: int = 0
+    steps_ahead: int = 0
     prompt_runs: Counter[tuple[int, int]] = field(default_factory=Counter)
     prompts_captured: int = 0
     device_cache_bytes: int = 0
@@ -160,7 +162,10 @@ class Core:
         runner = self.runner_of(plan.jobs[0])
         try:
             draft = plan.draft if isinstance(plan, Run) else ()
-            steps = self.picker.pick(run_plan(runner, plan), plan.picks, draft)
+            outputs = run_plan(runner, plan)
+            if runner.device is not None and isinstance(plan, Run) and self._goes_on(plan):
+                runner.partitions[plan.width].begin_next_step(plan.groups)
+            steps = self.picker.pick(outputs, plan.picks, draft)
             drop_rejected(runner, plan, steps)
         except BaseException as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             _raise_if_lost(runner, error)
@@ -174,6 +179,12 @@ class Core:
         self._count(plan, seconds)
         if self._observer is not None:
             self._observer(plan, self.scheduler)
+
+    def _goes_on(self, plan: Run) -> bool:
+        """Whether a step of the same rows, with the argmax of each as its next input, probably follows the plan."""
+        batch = self.scheduler.batches[plan.jobs[0].batch]
+        is_alone = not batch.to_prefill and batch.chunking is None and not plan.logits
+        return bool(plan.groups) and is_alone and all(map(_goes_on, plan.sequences))
 
     def fail(self, jobs: Iterable[Job], error: EngineError) -> None:
         """End `jobs` with `error`."""
@@ -274,6 +285,13 @@ def drop_rejected(runner: Runner, plan: Plan, steps: list[Step]) -> None:
 def _new_tokens(sequence: Sequence, step: Step) -> int:
     """Return the number of new tokens of `step`. With beams, tokens are only known at the end of the search."""
     return sum(len(each.ids) for each in step.completions) if sequence.search.rows > 1 else len(step.emitted)
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    """Whether a sequence, for which a step has just run, needs another one unless it ends with a certain token."""
+    request = sequence.job.request
+    chosen = sequence.length + 2 - len(request.settings.decoder_prompt or request.prompt)
+    return not sequence.over and not sequence.prompt_left and chosen < request.settings.max_tokens
 
 
 def _raise_if_lost(runner: Runner, error: BaseException) -> None:

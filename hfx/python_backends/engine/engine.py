@@ -196,6 +196,7 @@ class Engine:
                 most_waiting=self._most_waiting(),
                 requests=len(self._core.jobs),
                 steps_captured=runs.steps_captured,
+                steps_ahead=runs.steps_ahead,
                 prompt_runs=runs.prompts.shapes.copy(),
                 prompts_captured=runs.prompts.captured,
                 device_cache_bytes=runs.cache_bytes,
@@ -255,9 +256,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            for runner in self._core.runners:
-                if runner.device is not None:
-                    runner.warm(WARM_SECONDS)
+            self._warm()
             while self._take_requests():
                 self._step_began = time.monotonic()
                 self._core.expire(self._step_began)
@@ -269,6 +268,17 @@ class Engine:
             self._failure = error
         finally:
             self._end()
+
+    def _warm(self) -> None:
+        """Capture CUDA graphs, which ONNX Runtime replays only in the thread in which they were captured."""
+        for runner in self._core.runners:
+            if runner.device is not None:
+                try:
+                    runner.warm(WARM_SECONDS)
+                except DeviceLost:
+                    raise
+                except Exception:  # a request fails in the same way, or its run is smaller
+                    LOG.exception("not all runs could be captured before the first request")
 
     def _take_requests(self) -> bool:
         """Accept and cancel jobs as callers requested; wait if there is nothing to do. Return False to stop."""

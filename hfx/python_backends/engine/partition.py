@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +106,14 @@ class Tokens:
     picked: NDArray[np.int64]
 
 
+class BegunStep(NamedTuple):
+    """A step of `groups` that was begun after this number of `changes`."""
+
+    binding: Binding
+    groups: int
+    changes: int
+
+
 class DecoderPartition:
     """A decoder's rows: `groups` groups of `width` rows. With an encoder, each group has the cross K/V of a source.
 
@@ -114,8 +122,8 @@ class DecoderPartition:
     that a run of several tokens of row 0 gives the same bits as single steps (see probes). With an encoder, `touched`
     is the largest number of groups that were in use since memory was last freed.
 
-    On a device, the session captures `graphs`, steps have few sizes, and `steps_captured` counts the steps that
-    replayed a graph.
+    On a device, the session captures `graphs`, steps have few sizes, and a step may be begun before it is planned.
+    `steps_captured` counts the steps that replayed a graph, and `steps_ahead` those that were begun before.
     """
 
     def __init__(
@@ -150,7 +158,9 @@ class DecoderPartition:
         self._first = np.zeros((rows, 1), np.int64)
         self._session = session
         self._graphs = graphs
-        self.steps_captured = 0
+        self.steps_captured = self.steps_ahead = 0
+        self._changes = 0  # of rows, between steps
+        self._begun: BegunStep | None = None
         self._inputs: dict[str, list[object]] = {tensor.name: tensor.shape for tensor in session.get_inputs()}
         self._steps: dict[tuple[int, bool], Binding] = {}
         # For runs of several tokens of row 0, which use the beginning of these arrays.
@@ -169,6 +179,7 @@ class DecoderPartition:
 
     def start(self, row: int, length: int) -> None:
         """Set the number of cached tokens of `row` to `length`."""
+        self._changes += 1
         self.lengths[row] = self.positions[row, 0] = length
 
     def put_source(self, group: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
@@ -201,6 +212,7 @@ class DecoderPartition:
 
     def move(self, source: int, target: int) -> None:
         """Copy group `source` to group `target`: each row's K/V, length and next input, and the group's cross K/V."""
+        self._changes += 1
         if self.cross is not None:
             self.cross.move(source, target)
         for beam in range(self.width):
@@ -214,11 +226,13 @@ class DecoderPartition:
 
         The cross K/V stay unchanged, as they belong to the group.
         """
+        self._changes += 1
         for source, target in pairs:
             self.cache.copy(source, target, int(self.lengths[source]))
 
     def set_next_tokens(self, pairs: Pairs) -> None:
         """Set next inputs from (row, token) pairs. They replace the argmax of the last run."""
+        self._changes += 1
         rows, tokens = zip(*pairs)  # noqa: B905 - pairs
         self.ids[list(rows), 0] = tokens
 
@@ -227,20 +241,34 @@ class DecoderPartition:
 
         The first step of each size binds the memory for this size; later steps of the size reuse the binding.
         """
-        rows, run = groups * self.width, self._run_size(groups)
-        self.empty(groups, run)
-        binding = self._steps.get((run, logits))
-        if binding is None:
-            binding = self._steps[run, logits] = self._bind_step(run, logits)
-        if not binding.captured:
-            self._total[...] = self.lengths[: run * self.width].max() + 1
-            if self.cross is not None:
-                self.cross.prepare(run)
-        binding.run()
+        rows, begun = groups * self.width, self._begun
+        self._begun = None
+        if begun is not None and not logits and begun.groups >= groups and begun.changes == self._changes:
+            binding = begun.binding
+            self.steps_ahead += 1
+        else:
+            if begun is not None:
+                begun.binding.drop()
+            binding = self._begin_step(groups, logits)
+        binding.finish()
         self.steps_captured += binding.captured
         self.lengths[:rows] += 1
         self.positions[:rows] += 1
         return self.outputs(self.ids[:rows], logits)
+
+    def begin_next_step(self, groups: int) -> None:
+        """Begin the step that follows a step of these groups if nothing changes, on a device.
+
+        If something changes before the next call of `step`, the step that was begun has no effect: what it writes lies
+        beyond the rows' lengths.
+        """
+        assert isinstance(self.cache, DeviceCache)
+        try:
+            binding = self._begin_step(groups, logits=False)
+        except Exception:  # the step itself will raise it
+            self.cache.device.copier.synchronize()
+        else:
+            self._begun = BegunStep(binding, groups, self._changes)
 
     def verify(self, draft: Ids, logits: bool) -> Outputs:
         """Run row 0's next token and the `draft` after it, with outputs for each token.
@@ -323,6 +351,19 @@ class DecoderPartition:
     def _start_group(self, group: int) -> None:
         for row in range(group * self.width, (group + 1) * self.width):
             self.start(row, 0)
+
+    def _begin_step(self, groups: int, logits: bool) -> Binding:
+        run = self._run_size(groups)
+        self.empty(groups, run)
+        binding = self._steps.get((run, logits))
+        if binding is None:
+            binding = self._steps[run, logits] = self._bind_step(run, logits)
+        if not binding.captured:
+            self._total[...] = self.lengths[: run * self.width].max() + 1
+            if self.cross is not None:
+                self.cross.prepare(run)
+        binding.begin()
+        return binding
 
     def _bind_step(self, groups: int, logits: bool) -> Binding:
         rows = groups * self.width

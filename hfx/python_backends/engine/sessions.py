@@ -31,6 +31,7 @@ SPIN_MICROSECONDS = 20
 
 CAPTURE, GRAPH = "enable_cuda_graph", "gpu_graph_id"  # options of a provider and of a run
 NO_ROOM = ("out of memory", "Failed to allocate memory")  # words of the messages of CUDA and of ONNX Runtime
+ASSIGNMENT = "session.record_ep_graph_assignment_info"  # a session's option
 SHOWN = 3  # nodes that a log line names
 CPUINFO = Path("/proc/cpuinfo")
 ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
@@ -162,7 +163,7 @@ def open_captured(model: Path, settings: SessionSettings, device: Device) -> tup
             refused = str(error.__cause__)
         session = _opened(model, settings, _onnxruntime(), in_stream)
     graphs = Graphs(model.name)
-    graphs.refuse(_nodes_elsewhere(session, PROVIDERS[settings.provider]) or refused)
+    graphs.refuse(refused + nodes_elsewhere(session, PROVIDERS[settings.provider]))
     return session, graphs
 
 
@@ -173,7 +174,7 @@ def _opened(model: Path, settings: SessionSettings, onnxruntime: Any, on_gpu: di
         # Memory grows by what a run lacks. By default it is doubled, which takes room from other models on the GPU.
         own = {"device_id": str(settings.device_id), "arena_extend_strategy": "kSameAsRequested", **on_gpu}
         providers.insert(0, (wanted, own))  # type: ignore[arg-type]
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        options.add_session_config_entry(ASSIGNMENT, "1")
     try:
         session = onnxruntime.InferenceSession(str(model), options, providers=providers)
     except Exception as error:  # its exceptions have no common class below Exception
@@ -194,12 +195,12 @@ def _opened(model: Path, settings: SessionSettings, onnxruntime: Any, on_gpu: di
     return session
 
 
-def _nodes_elsewhere(session: Any, provider: str) -> str:
-    """Return the nodes of a session that its `provider` does not run; empty if ONNX Runtime can't tell."""
+def nodes_elsewhere(session: Any, provider: str) -> str:
+    """Return words about the nodes of a session that `provider` does not run; none if ONNX Runtime can't tell."""
     assigned: Any = getattr(session, "get_provider_graph_assignment_info", tuple)()
     nodes = [node for part in assigned if part.ep_name != provider for node in part.get_nodes()]
     listed = ", ".join(f"{node.name} ({node.op_type})" for node in nodes[:SHOWN])
-    return f"{len(nodes)} nodes run on the CPU: {listed}" if nodes else ""
+    return f" ({len(nodes)} nodes run on the CPU: {listed})" if nodes else ""
 
 
 def session_options(settings: SessionSettings, onnxruntime: Any) -> Any:
@@ -267,35 +268,38 @@ class Binding:
 
     def run(self) -> None:
         """Run the graph once. Raises what ONNX Runtime raises."""
-        if self._device is None:
-            self._run(self._binding, self._options)
-            return
-        self._send()
+        self.begin()
+        self.finish()
+
+    def begin(self) -> None:
+        """Begin a run, of which a device may carry out a part after this call. `finish` or `drop` must follow."""
+        if self._sent is not None:
+            for name, array in self._sent.arrays.items():
+                array[...] = self._keep[0][name]
+            self._sent.upload()
         if self.captured and self._is_first:
             self._capture()
         else:
             self._start()
         self._is_first = False
-        self._receive(self._device)
-
-    def _send(self) -> None:
-        if self._sent is not None:
-            for name, array in self._sent.arrays.items():
-                array[...] = self._keep[0][name]
-            self._sent.upload()
-
-    def _receive(self, device: Device) -> None:
         if self._received is not None:
             self._received.download()
-        if self._sent is not None or self._received is not None:
-            device.copier.synchronize()
+
+    def drop(self) -> None:
+        """Wait for the end of the run that was begun, and leave outputs on the host as they are."""
+        if self._device is not None and (self._sent is not None or self._received is not None):
+            self._device.copier.synchronize()
+
+    def finish(self) -> None:
+        """Wait for the outputs of the run that was begun."""
+        self.drop()
         if self._received is not None:
             for name, array in self._received.arrays.items():
                 self._keep[1][name][...] = array  # type: ignore[index]
 
     def _start(self) -> None:
         # A device that reads a scalar has a copy from the time of the binding, so each run binds scalars again.
-        if not self.captured:
+        if self._device is not None and not self.captured:
             for name, memory in self._keep[0].items():
                 if not memory.shape:
                     self._binding.bind_input(name, *_place(name, memory))

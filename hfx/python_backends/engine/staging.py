@@ -179,11 +179,13 @@ def batches(items: Sequence[Item], fit: Callable[[Sequence[Item]], bool]) -> Ite
 class DeviceRuns:
     """What a runner did on a device.
 
-    `steps_captured` counts the steps that replayed a CUDA graph, `prompts` the runs of prompts or sources.
+    `steps_captured` counts the steps that replayed a CUDA graph, `steps_ahead` those that were begun while the host
+    took the tokens of the step before, and `prompts` the runs of prompts or sources.
     `cache_bytes` is the size of the caches. `refusal` says why a file is not captured, if so.
     """
 
     steps_captured: int
+    steps_ahead: int
     prompts: Staged
     cache_bytes: int
     refusal: str
@@ -198,6 +200,7 @@ def device_runs(
     opened = tuple(partitions.values())  # another thread may open one
     return DeviceRuns(
         sum(partition.steps_captured for partition in opened),
+        sum(partition.steps_ahead for partition in opened),
         Staged() if stage is None else stage.runs,
         sum(map(_bytes, opened)) + (0 if stage is None else stage.bytes),
         next((graphs.refusal for graphs in files if graphs is not None and graphs.refusal), ""),

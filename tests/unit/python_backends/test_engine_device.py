@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hfx.exporter.generation.engine_folder import write_engine_folder
+from hfx.exporter.graph.generator import top_k_graph
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.python_backends.engine import staging
 from hfx.python_backends.engine.core import Core
@@ -24,13 +25,14 @@ from hfx.python_backends.engine.plan import Limits, Span, padded
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
 from hfx.python_backends.engine.runtimes import open_runner
+from hfx.python_backends.engine.sessions import ASSIGNMENT, nodes_elsewhere
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import DeviceLost, EngineClosed, StepFailed
 from tests.rigs.checkpoints import tiny_generators
 from tests.rigs.engine import engine_invariants as invariants
 from tests.rigs.engine import engine_toys as toys
 from tests.rigs.engine.engine_oracle import expected
-from tests.rigs.engine.watched_engine import ONE_THREAD, random_request, serve
+from tests.rigs.engine.watched_engine import ONE_THREAD, random_request, random_tokens, serve
 from tests.rigs.machine.cuda_driver import Driver
 from tests.rigs.machine.waiting import wait_until
 
@@ -98,6 +100,104 @@ def test_requests_of_all_kinds_answer_as_computed_by_hand(
         assert 0 < stats.prompts_captured <= sum(stats.prompt_runs.values())
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_steps_that_begin_before_they_are_planned_change_no_answer(
+    driver: Driver, toy: dict[bool, Path], has_encoder: bool, seed: int
+) -> None:
+    rng = random.Random(seed)
+    requests = [greedy_request(rng, has_encoder) for _ in range(40)]
+    with engine_on(driver, toy[has_encoder]) as engine:
+        answers = answers_of(engine, requests, rng)
+        stats = engine.stats()
+    assert answers == [[event.ids for event in expected(request)] for request in requests]
+    assert 0 < stats.steps_ahead < stats.steps
+
+
+def greedy_request(rng: random.Random, has_encoder: bool) -> Request:
+    settings: dict[str, Any] = {"max_tokens": rng.randint(1, 25), "eos_ids": random_tokens(rng, 0, 1)}
+    if has_encoder:
+        settings["decoder_prompt"] = random_tokens(rng, 1, 3)
+    return Request(random_tokens(rng, 1, 34), Settings(**settings))
+
+
+class Rows:
+    """The rows of a runner, and what each was fed: its history, of which the last token is the next input."""
+
+    def __init__(self, runner: DecoderRunner, rng: random.Random) -> None:
+        self.runner, self.partition, self.rng = runner, runner.partition, rng
+        self.histories: list[list[int]] = []
+        self.append()
+
+    def change(self) -> None:
+        """Change something, or nothing."""
+        changes = [lambda: None, lambda: None, self.append, self.end, self.token, self.copy, self.move, self.part]
+        self.rng.choice(changes)()
+
+    def append(self) -> None:
+        if len(self.histories) < SLOTS:
+            self.histories.append([])
+            self.prompt(len(self.histories) - 1)
+
+    def prompt(self, row: int) -> None:
+        prompt = random_tokens(self.rng, 1, 9)
+        outputs = self.runner.run([Span(prompt, rows=(row,))], logits=False)
+        self.histories[row] = [*prompt, int(outputs.next_ids[0, 0])]
+        self.partition.set_next_tokens([(row, self.histories[row][-1])])
+
+    def end(self) -> None:
+        if len(self.histories) > 1:
+            self.histories.pop()
+
+    def token(self) -> None:
+        row = self.rng.randrange(len(self.histories))
+        self.histories[row][-1] = self.rng.randrange(toys.VOCABULARY)
+        self.partition.set_next_tokens([(row, self.histories[row][-1])])
+
+    def copy(self) -> None:
+        if len(self.histories) > 1:
+            one, other = self.rng.sample(range(len(self.histories)), 2)
+            self.partition.reorder_cache([(one, other)])
+            if len(self.histories[one]) != len(self.histories[other]):
+                self.partition.start(other, len(self.histories[one]) - 1)
+            self.histories[other] = [*self.histories[one][:-1], self.histories[other][-1]]
+
+    def move(self) -> None:
+        if len(self.histories) > 1:
+            self.partition.move(len(self.histories) - 1, 0)
+            self.histories[0] = self.histories.pop()
+
+    def part(self) -> None:
+        self.runner.run([Span(random_tokens(self.rng, 1, 9))], logits=False)  # of a prompt that has no row yet
+
+    def step(self) -> None:
+        outputs = self.partition.step(len(self.histories), logits=self.rng.random() < 0.1)
+        for history, logits in zip(self.histories, () if outputs.logits is None else outputs.logits, strict=False):
+            assert (logits == toys.logits(history)).all()
+        assert outputs.next_ids[:, 0].tolist() == [toys.target(history) for history in self.histories]
+        for row, token in enumerate(outputs.next_ids[:, 0].tolist()):
+            self.histories[row].append(token)
+            if len(self.histories[row]) == toys.MAX_LENGTH:
+                self.prompt(row)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_that_was_begun_has_no_effect_if_anything_changes(
+    driver: Driver, toy: dict[bool, Path], seed: int
+) -> None:
+    """Random changes between steps, and steps begun before them."""
+    rng = random.Random(seed)
+    runner = open_on(driver, toy[False])
+    assert isinstance(runner, DecoderRunner)
+    rows = Rows(runner, rng)
+    for _ in range(150):
+        rows.step()
+        if rng.random() < 0.7:
+            rows.partition.begin_next_step(len(rows.histories))
+        rows.change()
+    assert 0 < rows.partition.steps_ahead < 100
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_prompts_in_parts_answer_as_computed_by_hand(driver: Driver, toy: dict[bool, Path], seed: int) -> None:
     rng = random.Random(seed)
@@ -157,6 +257,17 @@ def test_a_capture_that_fails_is_logged_once_and_the_answers_are_the_same(
         "decoder.onnx is not captured as CUDA graphs, so its operators are started one by one: "
         "operation not permitted when stream is capturing"
     ]
+
+
+def test_nodes_that_prevent_a_capture_are_named(tmp_path: Path) -> None:
+    import onnxruntime
+
+    top_k_graph(tmp_path / "graph.onnx")
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(ASSIGNMENT, "1")
+    session = onnxruntime.InferenceSession(tmp_path / "graph.onnx", options, ["CPUExecutionProvider"])
+    assert nodes_elsewhere(session, "CPUExecutionProvider") == ""
+    assert nodes_elsewhere(session, "CUDAExecutionProvider") == " (1 nodes run on the CPU: TopK.0 (TopK))"
 
 
 def test_logits_stay_on_the_device_until_they_are_read(driver: Driver, toy: dict[bool, Path]) -> None:
