@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 from hfx.python_backends.engine.engine import Engine
@@ -39,8 +38,10 @@ def main(folder: str, beams: str, count: str, *lengths: str) -> None:
     with Engine.open(folder, provider="CUDA", slots=16, max_queue=64) as engine:
         opened = counted()
         made = rounds(engine, int(beams), int(count), [*map(int, lengths)])
-        result: dict[str, Any] = {"open": opened, "rounds": made, "stats": asdict(engine.stats())}
-        print(json.dumps(result, default=str))
+        stats = dict(vars(engine.stats()))
+        stats["prompt_runs"] = [[*shape, runs] for shape, runs in stats["prompt_runs"].items()]
+        result: dict[str, Any] = {"open": opened, "rounds": made, "stats": stats}
+        print(json.dumps(result, default=vars))
 
 
 main(*sys.argv[1:])

@@ -22,6 +22,10 @@ struct copy {
     size_t width, height, depth;
 };
 
+#ifndef POISON
+#define POISON 0xFF /* makes floats that are not numbers */
+#endif
+
 enum { HOST = 1, DEVICE = 2, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, QUEUED = 4096 };
 
 static int context, stream;
@@ -80,7 +84,7 @@ static int allocate(void *found, size_t size) {
     size = (size + 255) / 256 * 256;
     void *memory = aligned_alloc(256, size);
     if (!memory) return OUT_OF_MEMORY;
-    memset(memory, 0xFF, size);
+    memset(memory, POISON, size);
     *(void **)found = memory;
     __atomic_add_fetch(&allocated, 1, __ATOMIC_SEQ_CST);
     return 0;

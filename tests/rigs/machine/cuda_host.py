@@ -33,7 +33,7 @@ def build(folder: Path) -> None:
     from tests.unit.native.libraries import compiler
 
     made = [*compiler(), "-xc", "-shared", "-fPIC", "-O1", "-w"]
-    subprocess.run([*made, "-o", str(folder / "libcuda.so.1"), str(DRIVER)], check=True)
+    subprocess.run([*made, "-DPOISON=0", "-o", str(folder / "libcuda.so.1"), str(DRIVER)], check=True)
     first = folder / LIBRARIES[0]
     subprocess.run([*made, f"-Wl,-soname,{first.name}", "-o", str(first), str(RUNTIME)], check=True)
     empty = folder / "empty.c"
