@@ -34,6 +34,7 @@ from .staging import (
     device_runs,
     opened_decoder,
     opened_encoder,
+    settle,
     warm_steps,
 )
 
@@ -167,6 +168,7 @@ class DecoderRunner:
 
     def close(self) -> None:
         """Release the bindings and the session."""
+        settle(self.device)
         self.partitions.clear()
         self._stage = None
         del self.partition, self._make_partition
@@ -302,6 +304,7 @@ class EncoderDecoderRunner:
 
     def close(self) -> None:
         """Release the bindings and the sessions."""
+        settle(self.device)
         self._encoder = self._stage = None
         self._sessions.clear()
         self.partitions.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
+from ..errors import EngineError
 from .device_memory import Device, Graphs
 from .kv_cache import DeviceCache
 from .partition import DecoderPartition, Outputs, Tokens
@@ -220,6 +222,13 @@ def warm_steps(partition: DecoderPartition, end: float) -> None:
         partition.empty(0, groups)
         groups = padded(groups + 1, 1)
     partition.steps_captured = 0
+
+
+def settle(device: Device | None) -> None:
+    """Wait until nothing uses memory that will be freed."""
+    if device is not None:
+        with suppress(EngineError):  # a lost device does not use it, either
+            device.copier.synchronize()
 
 
 def opened_decoder(path: Path, settings: SessionSettings, device: Device | None) -> tuple[Any, Graphs | None]:

@@ -1,7 +1,7 @@
 /* CUDA's driver for tests, with the CPU's memory: its calls, by the names and structures of cuda.h.
 
-   Asynchronous copies are queued. They are carried out when the stream is synchronized, or by rig_flush, which tests
-   call before anything that would follow them in the stream. rig_fail lets a function fail from now on. */
+   Asynchronous copies, and the calls of rig_enqueue, are queued. They are carried out when the stream is synchronized,
+   or by rig_flush, which tests call before anything that can't be queued. rig_fail lets a function fail from now on. */
 
 #include <pthread.h>
 #include <stdint.h>
@@ -114,7 +114,10 @@ int cuMemFreeHost(void *memory) { return release(memory); }
 
 /* Copies */
 
-static struct copy queue[QUEUED];
+static struct {
+    struct copy copy;
+    void (*call)(void); /* instead of a copy */
+} queue[QUEUED];
 static size_t queued;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -130,7 +133,12 @@ static void carry_out(const struct copy *copy) {
 }
 
 static void flush(void) {
-    for (size_t at = 0; at < queued; at++) carry_out(&queue[at]);
+    for (size_t at = 0; at < queued; at++) {
+        if (queue[at].call)
+            queue[at].call();
+        else
+            carry_out(&queue[at].copy);
+    }
     queued = 0;
 }
 
@@ -146,9 +154,17 @@ static int enqueue(const struct copy *copy, const void *in_stream) {
     if (copy->height > copy->source.height || copy->height > copy->target.height) return INVALID_VALUE;
     pthread_mutex_lock(&lock);
     if (queued == QUEUED) flush();
-    queue[queued++] = *copy;
+    queue[queued].call = 0;
+    queue[queued++].copy = *copy;
     pthread_mutex_unlock(&lock);
     return 0;
+}
+
+void rig_enqueue(void (*call)(void)) {
+    pthread_mutex_lock(&lock);
+    if (queued == QUEUED) flush();
+    queue[queued++].call = call;
+    pthread_mutex_unlock(&lock);
 }
 
 static struct copy flat(uint64_t target, uint64_t source, size_t size) {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ class Driver:
         self.path = str(folder / "libcuda.so")
         subprocess.run([*compiler(), "-xc", "-shared", "-fPIC", "-O1", "-o", self.path, str(SOURCE)], check=True)
         self._library = ctypes.CDLL(self.path)
+        self._calls: deque[Any] = deque(maxlen=4096)
 
     def device(self) -> Device:
         """Return a device whose memory is the CPU's."""
@@ -51,8 +53,14 @@ class Driver:
             self._library.rig_fail(b"", 0)
 
     def flush(self) -> None:
-        """Carry out the copies that were begun."""
+        """Carry out what was begun."""
         self._library.rig_flush()
+        self._calls.clear()
+
+    def enqueue(self, call: Callable[[], None]) -> None:
+        """Have `call` carried out after what was begun, and before what will be."""
+        self._calls.append(ctypes.CFUNCTYPE(None)(call))  # keeps it until the next flush
+        self._library.rig_enqueue(self._calls[-1])
 
     def open_sessions(
         self, monkeypatch: pytest.MonkeyPatch, refuses: Callable[[int], bool] = lambda run: False
@@ -68,7 +76,8 @@ class Driver:
 class DeviceSession:
     """A session whose runs follow the copies in the stream, and which replays runs with a graph's number.
 
-    A replayed run has the addresses and the values of scalars from the time when it was captured.
+    A replayed run has the addresses and the values of scalars from the time when it was captured, and is carried out
+    when the stream is synchronized. Other runs are carried out at once, as they read scalars.
     """
 
     def __init__(self, session: Any, driver: Driver, refuses: Callable[[int], bool]) -> None:
@@ -76,29 +85,27 @@ class DeviceSession:
         self._driver = driver
         self._refuses = refuses
         self.captured: dict[int, DeviceBinding] = {}
-        self.replays = 0
         self.get_inputs = session.get_inputs
 
     def io_binding(self) -> DeviceBinding:
         return DeviceBinding(self._session.io_binding())
 
     def run_with_iobinding(self, binding: DeviceBinding, options: Any) -> None:
-        self._driver.flush()
         graph = int(options.get_run_config_entry(GRAPH))
+        if graph in self.captured:
+            self._driver.enqueue(lambda: self._session.run_with_iobinding(self.captured[graph].binding, options))
+            return
+        self._driver.flush()
         assert options.get_run_config_entry("disable_synchronize_execution_providers") == "1"
         if graph == NOT_CAPTURED:
             self._session.run_with_iobinding(binding.binding, options)
             return
-        if graph not in self.captured:
-            if self._refuses(len(self.captured)):
-                raise RuntimeError("operation not permitted when stream is capturing")
-            binding.freeze()
-            for _ in range(RUNS_OF_A_CAPTURE - 1):
-                self._session.run_with_iobinding(binding.binding, options)
-            self.captured[graph] = binding
-        else:
-            self.replays += 1
-        self._session.run_with_iobinding(self.captured[graph].binding, options)
+        if self._refuses(len(self.captured)):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        binding.freeze()
+        for _ in range(RUNS_OF_A_CAPTURE):
+            self._session.run_with_iobinding(binding.binding, options)
+        self.captured[graph] = binding
 
 
 class DeviceBinding:
