@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hfx.errors import ServerError
 from hfx.process import end, exit_reason
+from hfx.triton.gpu_causes import gpu_cause
 
 LOADED = re.compile(r"\"successfully loaded '(.+)'\"")
 FAILURES = (
@@ -30,6 +31,7 @@ NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']*)'")
 GIVEN_UP = re.compile(r'"Waiting for in-flight requests to complete\."|^error: creating server')
 SOCKET_TAKEN = re.compile(r"Socket '[^']*:(\d+)' already in use")
 SOCKET_REFUSED = re.compile(r"Socket '(unix:[^']*)' already in use")  # also for addresses that it can't listen at
+DOCKER_REFUSED = re.compile(r"^docker: Error .*", re.MULTILINE)
 METRICS_FAILED = "failed to start Metrics service"
 # Triton logs one of these when every response has been handed to its connection, or when the time to exit is over.
 # Triton 2.51 may run on for open gRPC streams.
@@ -258,14 +260,19 @@ def load_error(
     failures = log.failures()
     if not failures:
         ending = "" if code is None else f" ({exit_reason(code)})"
-        return ServerError(f"Triton did not start{ending}. Its last words:\n{log.tail()}", f"Its log: {log.path}")
+        cause, advice = gpu_cause("\n".join(DOCKER_REFUSED.findall(log.text)))
+        why = f": {cause}" if cause else ""
+        message = f"Triton did not start{ending}{why}. Its last words:\n{log.tail()}"
+        return ServerError(message, f"{advice} Its log: {log.path}".strip())
     reasons = "\n".join(f"{model}: {reason}" for model, reason in failures.items())
     for seen, original in paths.items():
         reasons = reasons.replace(seen, original)
     for name in sorted(set(NO_BACKEND.findall(reasons))):
         reasons += f"\nThere is no backend {name!r} in {backends}, nor in the model's folder."
-    advice = " ".join(advice for phrase, advice in ADVICE if phrase in reasons) or GENERAL_ADVICE
-    return ServerError(f"Triton can't load {', '.join(failures)}.\n{reasons}", f"{advice} Its log: {log.path}")
+    cause, advice = gpu_cause(reasons, log.text)
+    why = f": {cause}" if cause else ""
+    advice = advice or " ".join(advice for phrase, advice in ADVICE if phrase in reasons) or GENERAL_ADVICE
+    return ServerError(f"Triton can't load {', '.join(failures)}{why}.\n{reasons}", f"{advice} Its log: {log.path}")
 
 
 def start_failure(
