@@ -209,7 +209,8 @@ def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
     from hfx.python_backends.engine.core import Stats
     from hfx.python_backends.serving.metrics import counts, histograms
 
-    samples = {sample.name: sample for sample in (*counts(Stats(), Counter()), *histograms(Stats()))}
+    stats = Stats(prompt_runs={(1, 1): 1})  # a shape has no counter before its first run
+    samples = {sample.name: sample for sample in (*counts(stats, Counter()), *histograms(stats))}
     for name, sample in samples.items():
         if not name.endswith(("_seconds_sum", "_seconds_count")):  # of histograms
             yield name, sample.kind, tuple(label for label, _ in sample.labels), sample.description

@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..engine.core import Histogram, Stats
@@ -48,11 +48,24 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ),
     ("hfx_steps_total", "counter", "Decode steps", lambda stats: stats.steps),
     ("hfx_step_seconds_total", "counter", "Seconds spent in decode steps", lambda stats: stats.step_seconds),
+    (
+        "hfx_captured_steps_total",
+        "counter",
+        "Decode steps that replayed a captured CUDA graph",
+        lambda stats: stats.steps_captured,
+    ),
+    (
+        "hfx_device_memory_bytes",
+        "gauge",
+        "GPU memory of the engine's own arrays: caches, inputs and outputs (0 on CPU)",
+        lambda stats: stats.device_bytes,
+    ),
     ("hfx_requests_completed_total", "counter", "Requests completed successfully", lambda stats: stats.completed),
     ("hfx_requests_cancelled_total", "counter", "Requests cancelled by their callers", lambda stats: stats.cancelled),
     ("hfx_requests_failed_total", "counter", "Requests that ended with an error", lambda stats: stats.failed),
     ("hfx_deadline_exceeded_total", "counter", "Requests whose deadline passed", lambda stats: stats.deadlines),
 )
+_PROMPT_RUNS = ("hfx_prompt_runs_total", "Runs of prompts or sources on a GPU, by rows and tokens in a row")
 _REFUSED = ("hfx_requests_refused_total", "Requests refused, by reason")
 _FIRST_TOKEN = (
     "hfx_time_to_first_token_seconds",
@@ -65,6 +78,8 @@ def counts(stats: Stats, refused: Counter[str]) -> Iterator[Sample]:
     """Yield the gauges and counters. `refused` has the number of refusals by `Reason.refusal`."""
     for name, kind, description, read in _VALUES:
         yield Sample(name, description, kind, (), read(stats))
+    for (rows, width), runs in stats.prompt_runs.items():
+        yield Sample(*_PROMPT_RUNS, "counter", (("rows", str(rows)), ("width", str(width))), runs)
     for reason in REASONS.values():
         if reason.refusal:
             yield Sample(*_REFUSED, "counter", (("reason", reason.refusal),), refused[reason.refusal])
@@ -89,7 +104,8 @@ def _histogram(name: str, description: str, histogram: Histogram) -> Iterator[Sa
 class MetricsPublisher:
     """Publishes `stats()` and `refused`, with the label model=`model`, in a thread.
 
-    Counters increase by what is counted after the publisher was created. `family` is pb.MetricFamily, which exists only
+    Counters increase by what is counted after the publisher was created. A label's value that is new later, such as
+    a shape of prompts, gets its counter with the first publication. `family` is pb.MetricFamily, which exists only
     inside Triton.
     """
 
@@ -123,6 +139,8 @@ class MetricsPublisher:
     def _publish(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
             key = (sample.name, sample.labels)
+            if key not in self._metrics:
+                self._open(replace(sample, value=0))
             before, self._published[key] = self._published[key], sample.value
             if sample.value == before:  # a change costs a call into the server's process
                 continue

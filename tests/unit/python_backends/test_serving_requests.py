@@ -27,7 +27,7 @@ from hfx.python_backends.errors import (
     reason_of,
 )
 from hfx.python_backends.generation.pieces import Piece
-from hfx.python_backends.serving.metrics import counts, histograms
+from hfx.python_backends.serving.metrics import MetricsPublisher, counts, histograms
 from hfx.python_backends.serving.request import DECODED, CancelRegistry, GenerateRequest
 from tests.rigs.servers.serving_channels import Caller
 
@@ -196,3 +196,46 @@ def test_metrics_are_as_prometheus_expects() -> None:
     buckets = [sample for sample in samples if sample.name == "hfx_time_to_first_token_seconds_bucket"]
     assert [bucket.value for bucket in buckets] == sorted(bucket.value for bucket in buckets)
     assert (buckets[0].value, buckets[-1].value, buckets[-1].labels) == (2, 4, (("le", "+Inf"),))
+
+
+class Family:
+    """Records what a publisher does with Triton's metric families, of which there is none outside Triton."""
+
+    COUNTER, GAUGE = "counter", "gauge"
+    values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self.name = name
+
+    def Metric(self, labels: dict[str, str]) -> Line:  # noqa: N802 - Triton's name
+        return Line((self.name, tuple(labels.items())))
+
+
+class Line:
+    """A line of a Family."""
+
+    def __init__(self, key: tuple[str, tuple[tuple[str, str], ...]]) -> None:
+        self._key = key
+        Family.values[key] = 0.0
+
+    def set(self, value: float) -> None:
+        """Replace the value."""
+        Family.values[self._key] = value
+
+    def increment(self, value: float) -> None:
+        """Add to the value."""
+        Family.values[self._key] += value
+
+
+def test_prompts_are_counted_by_shape_also_by_shapes_that_come_later() -> None:
+    Family.values = {}
+    stats = Stats(steps=4, steps_captured=3, device_bytes=512, prompt_runs={(1, 8): 2})
+    publisher = MetricsPublisher(Family, "m", lambda: stats, Counter())
+    stats.prompt_runs |= {(1, 8): 5, (32, 16): 1}
+    stats.steps, stats.steps_captured, stats.device_bytes = 14, 12, 1024
+    publisher.close()
+    model = ("model", "m")
+    shapes = {labels: value for (name, labels), value in Family.values.items() if name == "hfx_prompt_runs_total"}
+    assert shapes == {(model, ("rows", "1"), ("width", "8")): 3, (model, ("rows", "32"), ("width", "16")): 1}
+    assert Family.values["hfx_captured_steps_total", (model,)] == 9
+    assert Family.values["hfx_device_memory_bytes", (model,)] == 1024

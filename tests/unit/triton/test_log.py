@@ -36,7 +36,7 @@ def test_a_model_that_does_not_load_comes_with_what_helps(tmp_path: Path, reason
 # Recorded of ONNX Runtime 1.31 and Triton 2.51, or as they are in reports about ONNX Runtime and Docker.
 CUDA_CALL = (
     "RuntimeError: /onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:122 void onnxruntime::CudaCall("
-    "ERRTYPE, const char*, const char*, SUCCTYPE, const char*, const char*, int) [with ERRTYPE = cudaError; bool THRW = true] "
+    "ERRTYPE, const char*, const char*, SUCCTYPE, const char*, const char*, int) [with ERRTYPE = cudaError] "
     "CUDA failure {} ; GPU=-1 ; hostname=h ; file=/onnxruntime_src/onnxruntime/core/providers/cuda/"
     "cuda_execution_provider.cc ; line=336 ; expr=cudaSetDevice(info_.device_id);"
 )
