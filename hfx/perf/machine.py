@@ -39,6 +39,7 @@ def machine() -> Machine:
 
 # GPUs
 
+NVIDIA_SMI = "nvidia-smi"
 QUERY = ("--query-gpu=name,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
 ANSWER_SECONDS = 10.0  # nvidia-smi may have to wake the driver, which takes time
 COLUMNS = 3  # name, percent, MiB
@@ -47,7 +48,7 @@ MIB = 1 << 20
 
 def local_gpus() -> tuple[Gpu, ...]:
     """Return the current state of this machine's GPUs."""
-    tool = shutil.which("nvidia-smi")
+    tool = shutil.which(NVIDIA_SMI)
     if tool is None:
         return ()
     try:

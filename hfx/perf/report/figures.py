@@ -17,6 +17,7 @@ from hfx.perf.rounds import Spread
 Unit = Literal["number", "ms", "share", "bytes", "ratio"]
 
 NOTHING = "–"  # the text of a value that was not measured
+STEPS, CAPTURED = "hfx_steps_total", "hfx_captured_steps_total"  # counters of a generator
 RESOLUTION_MS = 0.01  # resolution of the load generator's clock
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -136,6 +137,12 @@ def _batch(side: ServerSide) -> float | None:
     return step.batch if step and step.executions else None
 
 
+def _captured(run: Run) -> float | None:
+    """Return the share of decode steps on a GPU that replayed a captured graph."""
+    counters = run.server.counters if run.server and run.subject.device == "gpu" else {}
+    return counters.get(CAPTURED, 0.0) / counters[STEPS] if counters.get(STEPS) else None
+
+
 def _a_core(run: Run, value: float | None) -> float | None:
     return value / run.server.cores if value is not None and run.server and run.server.cores else None
 
@@ -153,6 +160,7 @@ _ALL = (
     Figure("memory", "server memory", _server(lambda side: side.memory), "bytes"),
     Figure("gpu busy", "GPU busy", _gpu(lambda gpu: gpu.busy), "share"),
     Figure("gpu memory", "GPU memory", _gpu(lambda gpu: gpu.memory), "bytes"),
+    Figure("captured", "steps captured", _captured, "share"),
     Figure("throughput a core", "requests/s per core", lambda run: _a_core(run, run.throughput)),
     Figure("tokens a core", "tokens/s per core", lambda run: _a_core(run, run.tokens_per_second)),
     Figure("cost 1m requests", "per 1M requests", lambda run: 1e3 * run.cost.per_1k_requests if run.cost else None),
@@ -163,7 +171,7 @@ FIGURES: dict[str, Figure] = {figure.name: figure for figure in _ALL}
 LATENCY = ("p50", "p90", "p95", "p99", "max")
 GENERATION = ("tokens", "ttft p50", "ttft p99", "tpot p50", "tpot p99")
 RUN = ("throughput", *LATENCY, *GENERATION, "goodput", "errors")
-SERVER = ("batch", "cores", "throughput a core", "tokens a core", "memory", "gpu busy", "gpu memory")
+SERVER = ("batch", "cores", "throughput a core", "tokens a core", "memory", "gpu busy", "gpu memory", "captured")
 COMPARED = {  # the figures of a comparison, in tables that fit into a terminal
     "Throughput": ("throughput", "tokens", "goodput"),
     "Latency": ("p50", "p99"),

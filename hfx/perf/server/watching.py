@@ -7,6 +7,7 @@ and a note names it. Processes on another machine, or of another user, are not o
 from __future__ import annotations
 
 import math
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import psutil
 from hfx.client.address import parse_address
 from hfx.errors import ServerError
 from hfx.perf.loadgen.log import Progress, Target
-from hfx.perf.machine import joined_gpus, local_gpus
+from hfx.perf.machine import NVIDIA_SMI, joined_gpus, local_gpus
 from hfx.perf.results import Gpu, ServerSide, Step
 from hfx.perf.server import metrics
 from hfx.perf.server.metrics import Metrics, with_engine
@@ -78,7 +79,7 @@ def _has_metrics(url: str) -> bool:
 # One run
 
 PROCESS_SECONDS = 0.25
-GPU_SECONDS = 1.0
+GPU_SECONDS = 0.5
 LEAST_TAKEN = 0.05  # the fewest measurable CPU seconds, as Linux counts in hundredths
 Value = TypeVar("Value")
 
@@ -122,6 +123,7 @@ class ServerWatch:
         self._begin(self._statistics.settled)
         if self._target.pid is not None:
             self._open.enter_context(_repeated(self._sample_processes, PROCESS_SECONDS))
+        if self._target.pid is not None and shutil.which(NVIDIA_SMI):
             self._open.enter_context(_repeated(lambda: self._gpus.append(local_gpus()), GPU_SECONDS))
         elif self._metrics is not None and metrics.gpus(self._metrics):
             self._open.enter_context(_repeated(self._sample_gpus, GPU_SECONDS))

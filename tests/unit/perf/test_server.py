@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -16,11 +17,14 @@ import pytest
 from hfx.errors import ServerUnreachable
 from hfx.perf.loadgen.log import Target
 from hfx.perf.machine import joined_gpus, local_gpus, machine
-from hfx.perf.results import Gpu
-from hfx.perf.server import located, metrics
+from hfx.perf.report.tables import server_table
+from hfx.perf.results import Gpu, ServerSide, read_result, write_result
+from hfx.perf.server import located, metrics, watching
 from hfx.perf.server.metrics import with_engine
 from hfx.perf.server.statistics import Counts, Statistics, steps
 from hfx.perf.server.watching import Usage, busy_cores, listening, usage
+from tests.rigs.files import perf_runs
+from tests.rigs.machine.waiting import wait_until
 
 # As Triton 2.51 and a generator's engine write them.
 METRICS = """\
@@ -78,6 +82,63 @@ def test_the_gpus_that_triton_tells_of_are_known_by_their_ids() -> None:
     text = 'nv_gpu_utilization{gpu_uuid="GPU-7"} 0.5\nnv_gpu_memory_used_bytes{gpu_uuid="GPU-7"} 4096\n'
     assert metrics.gpus(metrics.parse(text)) == (Gpu("GPU-7", 0.5, 4096),)
     assert metrics.gpus(metrics.parse(METRICS)) == ()
+
+
+# As Triton 2.51 writes them on a machine with a GPU, with an engine's counters.
+ON_A_GPU = """\
+# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
+# TYPE nv_gpu_utilization gauge
+nv_gpu_utilization{{gpu_uuid="GPU-7"}} {busy}
+# HELP nv_gpu_memory_total_bytes GPU total memory, in bytes
+# TYPE nv_gpu_memory_total_bytes gauge
+nv_gpu_memory_total_bytes{{gpu_uuid="GPU-7"}} 85520809984.000000
+# HELP nv_gpu_memory_used_bytes GPU used memory, in bytes
+# TYPE nv_gpu_memory_used_bytes gauge
+nv_gpu_memory_used_bytes{{gpu_uuid="GPU-7"}} 2147483648.000000
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{{model="stories",version="1"}} {steps}
+# TYPE hfx_steps_total counter
+hfx_steps_total{{model="stories"}} {steps}
+# TYPE hfx_captured_steps_total counter
+hfx_captured_steps_total{{model="stories"}} {captured}
+# TYPE hfx_prompt_runs_total counter
+hfx_prompt_runs_total{{model="stories",rows="32",width="8"}} {steps}
+"""
+
+
+def test_a_server_s_table_shows_how_busy_its_gpu_was_and_the_share_of_captured_steps(tmp_path: Path) -> None:
+    before, *during = (
+        metrics.parse(ON_A_GPU.format(busy=busy, steps=steps, captured=captured))
+        for busy, steps, captured in ((0, 10, 0), (0.2, 20, 8), (0.6, 30, 15))
+    )
+    counters = metrics.counters(before, during[-1], ["stories"])
+    assert counters["hfx_prompt_runs_total{rows=32,width=8}"] == 20
+    side = ServerSide(gpus=joined_gpus([metrics.gpus(each) for each in during]), counters=counters)
+    made = perf_runs.result(replace(perf_runs.run("gpu", 5.0, device="gpu"), server=side))
+    write_result(made, tmp_path / "r.json")
+    table = server_table(read_result(tmp_path / "r.json"))
+    shown = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (shown["GPU busy"], shown["GPU memory"], shown["steps captured"]) == ("40.0 %", "2.00 GiB", "75.0 %")
+
+
+def test_a_local_server_s_gpus_are_triton_s_where_there_is_no_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(watching, "GPU_SECONDS", 0.01)
+
+    class Metrics(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(ON_A_GPU.format(busy=0.5, steps=1, captured=1).encode())
+
+    with HTTPServer(("127.0.0.1", 0), Metrics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
+        with watching.ServerWatch(Target("any", "127.0.0.1:1", metrics_url=url, pid=os.getpid()), False) as watch:
+            wait_until(lambda: bool(watch._gpus))
+            side = watch.end("any", 0)
+        server.shutdown()
+    assert side.gpus == (Gpu("GPU-7", 0.5, 2 << 30),)
 
 
 # Triton's statistics
