@@ -48,8 +48,19 @@ class Work:
     published: str = ""
 
 
-def run(prog: str, works: Mapping[str, Work], arguments: Sequence[str] | None = None) -> int:
-    """The command `python -m bench.PROG`. 0 also when a goal is missed: this is a measurement, not a test."""
+def run(
+    prog: str,
+    works: Mapping[str, Work],
+    arguments: Sequence[str] | None = None,
+    kept: Path | None = None,
+    title: Callable[[str, str], str] = lambda name, date: name,
+) -> int:
+    """The command `python -m bench.PROG`. 0 also when a goal is missed: this is a measurement, not a test.
+
+    `kept` is where figures are without --output; KEPT, where it is None. A work's figures replace those with the same
+    `title(work, date)`.
+    """
+    kept = kept or Path(KEPT.format(prog))
     parser = argparse.ArgumentParser(prog=f"python -m bench.{prog}", description=f"Works: {', '.join(works)}.")
     parser.add_argument("works", metavar="WORK", nargs="*", help="all without it")
     parser.add_argument("--rounds", type=int, metavar="N", help="turns of each way")
@@ -59,25 +70,26 @@ def run(prog: str, works: Mapping[str, Work], arguments: Sequence[str] | None = 
         "--output",
         type=Path,
         metavar="F.jsonl",
-        help=f"put the figures, as they come, to those in this file ({KEPT.format(prog)}; none with --quick)",
+        help=f"put the figures, as they come, to those in this file ({kept}; none with --quick)",
     )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.works if name not in works]:
         parser.error(f"no work {', '.join(unknown)}: choose of {', '.join(works)}")
     words = tuple(word.strip() for word in options.ways.split(",") if word.strip())
     settings = Settings(options.quick, options.rounds, words)
-    output = options.output or (None if options.quick else Path(KEPT.format(prog)))
+    output = options.output or (None if options.quick else kept)
     try:
         results = load(output) if output else {}
         keep = partial(save, output, results) if output else lambda: None
         for name in options.works or works:
             command = f"python -m bench.{prog} {name}" + " --quick" * settings.quick
-            results[name] = stamped(Figures(keep=keep), command)
+            figures = stamped(Figures(keep=keep), command)
+            results[title(name, figures.stamp["created"][:10])] = figures
             try:
-                works[name].measure(settings, results[name])
+                works[name].measure(settings, figures)
             finally:  # what failed or was interrupted has figures too
                 keep()
-                print(report(works, {name: results[name]}), flush=True)
+                print(report(works, {name: figures}), flush=True)
     except HfxError as error:
         print(error, file=sys.stderr)
         return error.exit_code

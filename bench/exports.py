@@ -9,6 +9,7 @@ from typing import Any
 from bench.packages import converted
 
 NAME = "model"
+BOTH = "int8 and fp16"  # a precision: `hfx export --quantize`, for CPUs and for GPUs
 
 
 def exported(checkpoint: Path, precision: str, slots: int | None = None) -> Path:
@@ -31,7 +32,7 @@ def sources() -> list[Path]:
 def export(
     folder: str, checkpoint: str, precision: str, slots: int | None = None, runtime: Any = "auto", gate: bool = False
 ) -> None:
-    """`hfx export` for one device, by default without the gate: random weights answer with near ties.
+    """`hfx export` for one device or BOTH, by default without the gate: random weights answer with near ties.
 
     The precision fp16 is for GPUs; bf16 is an encoder's fp32 file that is computed in bfloat16.
     """
@@ -42,10 +43,11 @@ def export(
 
     options = ExportOptions(
         name=NAME,
-        precision="fp32" if precision == "bf16" else precision,
+        precision=None if precision == BOTH else "fp32" if precision == "bf16" else precision,
+        quantize=precision == BOTH,
         cpu_math="bf16" if precision == "bf16" else "fp32",
-        device="gpu" if precision == "fp16" else "cpu",
-        cpu_runtime=runtime,
+        device="both" if precision == BOTH else "gpu" if precision == "fp16" else "cpu",
+        cpu_runtime="native" if precision == BOTH else runtime,
         slots=slots,
         repository=Path(folder),
         max_drop=1.0,

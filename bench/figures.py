@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,9 @@ from hfx.errors import HfxError, UsageError
 from hfx.perf.machine import machine as this_machine
 
 Key = tuple[str, str, str]  # (way, case, figure)
-PACKAGES = ("hfx", "torch", "transformers", "onnxruntime", "openvino", "tritonclient", "nvidia-pytriton")
+PACKAGES = (
+    "hfx", "torch", "transformers", "onnxruntime", "onnxruntime-gpu", "openvino", "tritonclient", "nvidia-pytriton",
+)  # fmt: skip
 BUSY = 1.0  # load average at the start, from which on other work was going on
 FAILURES = (HfxError, OSError, ValueError)
 T = TypeVar("T")
@@ -172,16 +175,30 @@ def stamped(figures: Figures, command: str = "") -> Figures:
         "cores": found.cores,
         "load": found.load,
         "versions": {name: found.versions[name] for name in PACKAGES if name in found.versions},
+        **gpu_facts(),
     }
     return figures
+
+
+def gpu_facts() -> dict[str, str]:
+    """The name of this machine's first `gpu` and its `driver`; empty where nvidia-smi knows none."""
+    command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(("gpu", "driver"), (part.strip() for part in text.partition("\n")[0].split(",")), strict=False))
 
 
 def machine_line(figures: Figures) -> str:
     """The machine in a sentence."""
     stamp = figures.stamp
     versions = ", ".join(f"{name} {version}" for name, version in stamp["versions"].items())
-    busy = " The machine had other work: trust ratios, not times." if stamp["load"] > BUSY else ""
-    return f"{stamp['processor']}, {stamp['cores']} cores, load {stamp['load']:.2f} at the start; {versions}.{busy}"
+    load = stamp.get("load")  # None where it was not recorded
+    busy = " The machine had other work: trust ratios, not times." if load is not None and load > BUSY else ""
+    gpu = f"{stamp['gpu']}, driver {stamp['driver']}; " if "gpu" in stamp else ""
+    loaded = "" if load is None else f", load {load:.2f} at the start"
+    return f"{gpu}{stamp['processor']}, {stamp['cores']} cores{loaded}; {versions}.{busy}"
 
 
 def load(path: Path) -> dict[str, Figures]:

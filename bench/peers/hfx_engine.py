@@ -1,6 +1,6 @@
 """hfx without a server: what `hfx export` publishes, opened in a process. The variant is the CPU's runtime.
 
-fp16 runs on a GPU.
+fp16 runs on a GPU; the variant "tensorrt" runs an encoder's fp16 file in ONNX Runtime's TensorRT provider.
 
 Token ids go to the engine with a slot for each row; texts of a classifier through all stages of the published model.
 """
@@ -24,6 +24,7 @@ from hfx.local import Device
 PACKAGES: tuple[Packages, ...] = ()
 CONVERTED_VARIANTS = ("onnxruntime", "native")
 SOURCES = sources()
+TENSORRT = "tensorrt"
 
 
 def convert(model: Model, folder: str, precision: str, variant: str) -> None:
@@ -31,10 +32,23 @@ def convert(model: Model, folder: str, precision: str, variant: str) -> None:
     export(folder, model.folder, precision, runtime=variant or "auto")
 
 
+def _with_tensorrt(model: Any, repository: Path) -> None:
+    """Open the net of a LocalModel again, in the TensorRT provider. Raises ConfigError where it can't be started."""
+    from hfx.local import device_config
+    from hfx.python_backends.onnxruntime.config import model_file
+    from hfx.python_backends.onnxruntime.sessions import open_session
+
+    folder = repository / (NAME + names.NET_SUFFIX)
+    accelerator = {"name": TENSORRT, "parameters": {"precision_mode": "FP16"}}
+    config = device_config(folder, "gpu")
+    config = {**config, "optimization": {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}}
+    model.session = open_session(config, model_file(config, folder / "1"), "GPU", 0)
+
+
 def open_net(model: Model, folder: str, precision: str, threads: int, variant: str) -> Net | Encoder:
     """The published model."""
     if model.kind in ("classifier", "embedder"):
-        return Encoder(folder, "gpu" if precision == "fp16" else "cpu")
+        return Encoder(folder, "gpu" if precision == "fp16" else "cpu", variant == TENSORRT)
     return Net(model, folder, "CUDA" if precision == "fp16" else "CPU", threads, variant or None)
 
 
@@ -77,10 +91,12 @@ class Net:
 class Encoder:
     """All stages one after the other, or the session of the net alone."""
 
-    def __init__(self, repository: str, device: Device) -> None:
+    def __init__(self, repository: str, device: Device, tensorrt: bool) -> None:
         from hfx.local.encoder import LocalModel
 
         self._model = LocalModel.open(Path(repository), NAME, device)
+        if tensorrt:
+            _with_tensorrt(self._model, Path(repository))
 
     def labels(self, texts: Sequence[str]) -> list[str]:
         """The likeliest label of each text."""

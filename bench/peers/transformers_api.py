@@ -1,7 +1,8 @@
 """transformers: the peer on torch; and `generate` and the pipeline over any model that offers them.
 
-On CPU in fp32 or bf16, on a GPU in fp16; the variant "compiled" has a static cache, with which transformers compiles
-the net.
+On CPU in fp32 or bf16, on a GPU in fp16. The variant "compiled" has a static cache, with which transformers compiles
+the net of a generator; other nets are compiled by torch. "sdpa" asks for torch's attention by name, and a mask that
+hides nothing is left out, as torch's flash attention takes none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bench.peers import Batch, Ids, Model
 
 PACKAGES: tuple[Packages, ...] = ()
 TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-COMPILED = "compiled"
+COMPILED, SDPA = "compiled", "sdpa"
 
 
 class Generating:
@@ -121,13 +122,14 @@ class Embedding(Encoding):
 class Classifying:
     """The pipeline, and the net alone."""
 
-    def __init__(self, net: Any, model: Model) -> None:
+    def __init__(self, net: Any, model: Model, variant: str = "") -> None:
         import torch
         import transformers
         from transformers import AutoTokenizer, pipeline
 
         transformers.logging.set_verbosity_error()
-        self._net, self._longest = net, model.longest
+        self._net: Any = torch.compile(net) if variant == COMPILED else net
+        self._longest, self._variant = model.longest, variant
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model.folder)
         self._pipeline: Any = pipeline(
             "text-classification", model=net, tokenizer=self._tokenizer, device=torch.device(net.device)
@@ -143,7 +145,10 @@ class Classifying:
         import torch
 
         tensors = self._tokenizer(list(texts), return_tensors="pt", padding=True)
-        feed = {name: tensor for name, tensor in tensors.items() if name != "token_type_ids"}
+        unused = {"token_type_ids"}
+        if self._variant == SDPA and tensors["attention_mask"].all():
+            unused.add("attention_mask")
+        feed = {name: tensor for name, tensor in tensors.items() if name not in unused}
 
         def run() -> None:
             with torch.inference_mode():
@@ -156,7 +161,7 @@ def wrapped(net: Any, model: Model, variant: str = "") -> Generating | Classifyi
     """A net of the model's kind."""
     if model.kind == "embedder":
         return Embedding(model, _hidden_states(net))
-    return Classifying(net, model) if model.kind == "classifier" else Generating(net, model, variant)
+    return Classifying(net, model, variant) if model.kind == "classifier" else Generating(net, model, variant)
 
 
 def _hidden_states(net: Any) -> Callable[[dict[str, NDArray[Any]]], NDArray[np.float32]]:
@@ -180,5 +185,6 @@ def open_net(
 
     torch.set_num_threads(threads)
     kind = getattr(transformers, model.transformers_class)
-    net = kind.from_pretrained(model.folder, dtype=getattr(torch, TYPES[precision])).eval()
+    attention = {"attn_implementation": SDPA} if variant == SDPA else {}
+    net = kind.from_pretrained(model.folder, dtype=getattr(torch, TYPES[precision]), **attention).eval()
     return wrapped(net.to("cuda") if precision == "fp16" else net, model, variant)
