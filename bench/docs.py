@@ -1,4 +1,4 @@
-"""`python -m bench.docs`: the measured parts of README.md and docs/benchmarks.md, and a picture, from bench/results."""
+"""`python -m bench.docs`: the measured parts of README.md and of pages in docs/, and a picture, from bench/results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from bench.command import write_page
 from bench.docs_chart import peers_chart
 from bench.figures import Figures, load, machine_line, number, table
+from bench.gpu import RESULTS as GPU_RESULTS
+from bench.gpu import works as gpu_works
 from bench.scenarios import HFX, PACE, SCENARIOS
 from hfx.errors import HfxError
 
 RESULTS, PICTURE = Path("bench/results/scenarios.jsonl"), Path("docs/images/peers.svg")
-README, PAGE = Path("README.md"), Path("docs/benchmarks.md")
+README, PAGE, GPU_PAGE = Path("README.md"), Path("docs/benchmarks.md"), Path("docs/benchmarks-gpu.md")
+CHANGED = "2026-11-28"  # the day from which the code for GPUs is no longer that of earlier results
 LEFT_OUT = (PACE, "rows a step", "of the limit")  # of the tables
 # Rows of README.md: scenario, case, words. Columns: a peer by its labels.
 SHOWN = (
@@ -40,6 +43,7 @@ def main() -> int:
         results = load(RESULTS)
         write_page(README, proof(results) if results else NONE, "performance")
         write_page(PAGE, f"{summary(results)}\n\n{scenarios(results)}" if results else NONE, "performance")
+        write_page(GPU_PAGE, on_gpus(load(GPU_RESULTS)), "results")
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(peers_chart(results, HFX, PACE), encoding="utf-8")
     except HfxError as error:
@@ -84,6 +88,30 @@ def scenarios(results: Mapping[str, Figures]) -> str:
         body = table("", ("load", *shown, *(f"x {peer}" for peer in peers)), rows).split("\n", 2)[2]
         notes = [f"- {subject}: {note}" for subject, note in figures.notes.items()]
         parts += [f"### {name}", "", f"{SCENARIOS[name].title}.", "", body, *notes]
+    return "\n".join(parts)
+
+
+def on_gpus(results: Mapping[str, Figures]) -> str:
+    """A table of each run of a work of bench.gpu, and whether the code has changed since the last one."""
+    parts = []
+    for name, figures in results.items():
+        work = gpu_works("gpu")[name.partition(",")[0]]
+        shown = [column for column in work.columns if figures.cases(column)]
+        rows = [
+            (case, way, *(figures.spread(way, case, column) for column in shown))
+            for case in figures.cases()
+            for way in figures.ways(case)
+        ]
+        body = table(f"{work.title}: {figures.stamp['gpu']}, {figures.stamp['created'][:10]}",
+                     ("load", "candidate", *shown), rows)  # fmt: skip
+        line = f"`{figures.stamp['command']}`; {machine_line(figures)}"
+        parts += [body.replace("\n\n", f"\n\n{_wrapped(line)}\n\n", 1)]
+        parts += [f"- {subject}: {note}" for subject, note in figures.notes.items()]
+    if all(figures.stamp["created"] < CHANGED for figures in results.values()):
+        text = (
+            "The code for GPUs was changed after these runs. What the changes give has not been measured on a GPU yet."
+        )
+        parts.insert(0, f"{text}\n")
     return "\n".join(parts)
 
 

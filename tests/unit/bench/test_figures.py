@@ -173,6 +173,31 @@ def test_the_committed_results_are_of_the_scenarios_and_give_the_pages_sections(
     ]
 
 
+def test_the_committed_results_of_gpus_give_the_page_s_section(tmp_path: Path) -> None:
+    from bench.docs import CHANGED, GPU_PAGE, on_gpus
+    from bench.gpu import ON_GPU, RESULTS
+
+    results = load(REPOSITORY / RESULTS)
+    page = (REPOSITORY / GPU_PAGE).read_text(encoding="utf-8")
+    assert on_gpus(results).strip() in page
+    assert ("has not been measured on a GPU yet" in page) is all(r.stamp["created"] < CHANGED for r in results.values())
+    later = Figures(stamp={**next(iter(results.values())).stamp, "created": CHANGED})
+    for turn, rate in enumerate((5.0, 7.0, 6.0)):
+        later.add(ON_GPU, "one", turn, **{"requests/s": rate})
+    text = on_gpus({**results, f"served, X, {CHANGED}": later})
+    assert f"| one | {ON_GPU} | 6.00 (5.00–7.00) |" in text and "not been measured" not in text
+
+
+def test_a_work_is_kept_under_its_title_and_others_stay(tmp_path: Path) -> None:
+    output = tmp_path / "f.jsonl"
+    save(output, {"any, X, 2026-11-27": figures(ours=(10,))})
+    work = Work("Title", lambda settings, figures: figures.add("way", "one", 0, ms=1.0), ("ms",))
+    assert run("any", {"any": work}, ["--output", str(output)], title=lambda name, date: f"{name}, Y, today") == 0
+    kept = load(output)
+    assert list(kept) == ["any, X, 2026-11-27", "any, Y, today"]
+    assert kept["any, Y, today"].median("way", "one", "ms") == 1.0
+
+
 def test_a_page_keeps_what_is_around_the_figures(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
