@@ -209,7 +209,7 @@ def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
     from hfx.python_backends.engine.core import Stats
     from hfx.python_backends.serving.metrics import counts, histograms
 
-    stats = Stats(prompt_runs={(1, 1): 1})  # a shape has no counter before its first run
+    stats = Stats(prompt_runs=Counter({(1, 1): 1}), capture_refusal="reason")  # without values they have no metrics
     samples = {sample.name: sample for sample in (*counts(stats, Counter()), *histograms(stats))}
     for name, sample in samples.items():
         if not name.endswith(("_seconds_sum", "_seconds_count")):  # of histograms

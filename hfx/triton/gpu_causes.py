@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import re
 
-# A text of CUDA 13, ONNX Runtime 1.31, Triton 2.51 or Docker, its meaning, and the advice.
+# A text of CUDA 13, ONNX Runtime 1.31, Triton 2.51, Docker or hfx's own models, its meaning, and the advice.
 CAUSES = (
     (
-        r"CUDA failure 35\b|CUDA driver version is insufficient|nvidia-container-cli: initialization error"
+        r"CUDA failure 35\b|CUDA driver version is insufficient|CUDA's error 803\b|CUDA's driver can't be loaded"
+        r"|there is no driver of NVIDIA|the driver \S+ has no function|nvidia-container-cli: initialization error"
         r"|unsatisfied condition: cuda>=",
         "the driver of the GPU is missing, or too old for this CUDA",
         "Install a driver for which nvidia-smi shows the CUDA of onnxruntime-gpu or a later one (CUDA 13: driver 580)",
     ),
     (
-        r"CUDA failure 100\b|no CUDA-capable device is detected|cuInit failed with CUDA's error 100\b",
+        r"CUDA failure 100\b|no CUDA-capable device is detected|CUDA's error 100\b",
         "CUDA finds no GPU",
         "Compare CUDA_VISIBLE_DEVICES with the GPUs that nvidia-smi -L lists",
     ),
     (
-        r"CUDA failure 101\b|invalid device ordinal|cuDeviceGet failed|specifies invalid or unsupported gpu id",
+        r"CUDA failure 101\b|invalid device ordinal|CUDA's error 101\b|specifies invalid or unsupported gpu id",
         "there is no GPU with the configured number, or Triton does not support it",
         "Change gpus in configs/gpu.pbtxt, or CUDA_VISIBLE_DEVICES, to GPUs that nvidia-smi -L lists",
     ),
     (
-        r"CUDA failure 2\b|BFCArena::AllocateRawInternal|cu\w+ failed with CUDA's error 2\b",
+        r"CUDA failure 2\b|BFCArena::AllocateRawInternal|CUDA's error 2\b",
         "the GPU has too little free memory",
         "End programs that nvidia-smi shows, leave models out with --models, export generators with fewer --slots",
     ),
@@ -33,7 +34,7 @@ CAUSES = (
         "Install CUDA 13 and cuDNN 9, and name their folders in LD_LIBRARY_PATH",
     ),
     (
-        r"this onnxruntime has no CUDAExecutionProvider",
+        r"this onnxruntime has no CUDAExecutionProvider|CUDA execution provider is not enabled in this build",
         "the onnxruntime that is installed is the one for CPUs",
         "Install onnxruntime-gpu in its place",
     ),
@@ -48,7 +49,7 @@ CAUSES = (
         "Install the NVIDIA Container Toolkit",
     ),
 )
-_CONCERNED = re.compile(r"\bGPUs?\b|CUDA|KIND_GPU|\[gpu\]|nvidia-container-cli")
+_CONCERNED = re.compile(r"\bGPUs?\b|CUDA|NVIDIA|KIND_GPU|\[gpu\]|nvidia-container-cli")
 
 
 def gpu_cause(reason: str, log: str = "") -> tuple[str, str]:

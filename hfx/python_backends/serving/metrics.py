@@ -48,24 +48,27 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ),
     ("hfx_steps_total", "counter", "Decode steps", lambda stats: stats.steps),
     ("hfx_step_seconds_total", "counter", "Seconds spent in decode steps", lambda stats: stats.step_seconds),
+    ("hfx_captured_steps_total", "counter", "Steps that replayed a CUDA graph", lambda stats: stats.steps_captured),
     (
-        "hfx_captured_steps_total",
+        "hfx_captured_prompt_runs_total",
         "counter",
-        "Decode steps that replayed a captured CUDA graph",
-        lambda stats: stats.steps_captured,
+        "Runs of prompts or sources that replayed a CUDA graph",
+        lambda stats: stats.prompts_captured,
     ),
     (
-        "hfx_device_memory_bytes",
+        "hfx_gpu_cache_bytes",
         "gauge",
-        "GPU memory of the engine's own arrays: caches, inputs and outputs (0 on CPU)",
-        lambda stats: stats.device_bytes,
+        "GPU memory of the caches of keys and values (0 on CPU)",
+        lambda stats: stats.device_cache_bytes,
     ),
     ("hfx_requests_completed_total", "counter", "Requests completed successfully", lambda stats: stats.completed),
     ("hfx_requests_cancelled_total", "counter", "Requests cancelled by their callers", lambda stats: stats.cancelled),
     ("hfx_requests_failed_total", "counter", "Requests that ended with an error", lambda stats: stats.failed),
     ("hfx_deadline_exceeded_total", "counter", "Requests whose deadline passed", lambda stats: stats.deadlines),
 )
-_PROMPT_RUNS = ("hfx_prompt_runs_total", "Runs of prompts or sources on a GPU, by rows and tokens in a row")
+_PROMPT_RUNS = ("hfx_prompt_runs_total", "Runs of prompts or sources on a GPU, by their rows and width in tokens")
+_NOT_CAPTURED = ("hfx_capture_refused", "1 if steps on a GPU are not captured as CUDA graphs, by reason")
+_REASON_LENGTH = 200
 _REFUSED = ("hfx_requests_refused_total", "Requests refused, by reason")
 _FIRST_TOKEN = (
     "hfx_time_to_first_token_seconds",
@@ -80,6 +83,8 @@ def counts(stats: Stats, refused: Counter[str]) -> Iterator[Sample]:
         yield Sample(name, description, kind, (), read(stats))
     for (rows, width), runs in stats.prompt_runs.items():
         yield Sample(*_PROMPT_RUNS, "counter", (("rows", str(rows)), ("width", str(width))), runs)
+    if stats.capture_refusal:
+        yield Sample(*_NOT_CAPTURED, "gauge", (("reason", stats.capture_refusal[:_REASON_LENGTH]),), 1)
     for reason in REASONS.values():
         if reason.refusal:
             yield Sample(*_REFUSED, "counter", (("reason", reason.refusal),), refused[reason.refusal])
@@ -105,7 +110,7 @@ class MetricsPublisher:
     """Publishes `stats()` and `refused`, with the label model=`model`, in a thread.
 
     Counters increase by what is counted after the publisher was created. A label's value that is new later, such as
-    a shape of prompts, gets its counter with the first publication. `family` is pb.MetricFamily, which exists only
+    a shape of prompts, gets its metric with its first publication. `family` is pb.MetricFamily, which exists only
     inside Triton.
     """
 

@@ -229,13 +229,14 @@ class Line:
 
 def test_prompts_are_counted_by_shape_also_by_shapes_that_come_later() -> None:
     Family.values = {}
-    stats = Stats(steps=4, steps_captured=3, device_bytes=512, prompt_runs={(1, 8): 2})
+    stats = Stats(steps=4, steps_captured=3, device_cache_bytes=512, prompt_runs=Counter({(1, 8): 2}))
     publisher = MetricsPublisher(Family, "m", lambda: stats, Counter())
-    stats.prompt_runs |= {(1, 8): 5, (32, 16): 1}
-    stats.steps, stats.steps_captured, stats.device_bytes = 14, 12, 1024
+    stats.prompt_runs.update({(1, 8): 3, (32, 16): 1})
+    stats.steps, stats.steps_captured, stats.device_cache_bytes, stats.capture_refusal = 14, 12, 1024, "If y" * 99
     publisher.close()
     model = ("model", "m")
     shapes = {labels: value for (name, labels), value in Family.values.items() if name == "hfx_prompt_runs_total"}
     assert shapes == {(model, ("rows", "1"), ("width", "8")): 3, (model, ("rows", "32"), ("width", "16")): 1}
     assert Family.values["hfx_captured_steps_total", (model,)] == 9
-    assert Family.values["hfx_device_memory_bytes", (model,)] == 1024
+    assert Family.values["hfx_gpu_cache_bytes", (model,)] == 1024
+    assert Family.values["hfx_capture_refused", (model, ("reason", "If y" * 50))] == 1

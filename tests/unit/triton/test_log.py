@@ -83,6 +83,8 @@ NOT_THERE = "instance group net_0 of model net specifies invalid or unsupported 
             "too little free",
             "--slots",
         ),
+        ("", "the GPU 7 can't be used (CUDA's error 101: invalid device ordinal): mend it", "no GPU with", "gpu.pbtxt"),
+        ("", "ProviderMissing: CUDA's driver can't be loaded (libcuda.so.1: cannot open)", "driver of the GPU", "580"),
         (NO_LIBRARY.format("libcudnn.so.9"), NOT_STARTED, "the library libcudnn.so.9", "LD_LIBRARY_PATH"),
         (NO_LIBRARY.format("libcublasLt.so.13"), NOT_STARTED, "the library libcublasLt.so.13", "cuDNN 9"),
         (
