@@ -19,7 +19,8 @@ CAUSES = (
         "Compare CUDA_VISIBLE_DEVICES with the GPUs that nvidia-smi -L lists",
     ),
     (
-        r"CUDA failure 101\b|invalid device ordinal|CUDA's error 101\b|specifies invalid or unsupported gpu id",
+        r"CUDA failure 101\b|CUDA's error 101\b|invalid device ordinal|Invalid device ID: \d"
+        r"|specifies invalid or unsupported gpu id",
         "there is no GPU with the configured number, or Triton does not support it",
         "Change gpus in configs/gpu.pbtxt, or CUDA_VISIBLE_DEVICES, to GPUs that nvidia-smi -L lists",
     ),

@@ -165,7 +165,13 @@ def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: in
         except Exception as error:  # ONNX Runtime's exceptions have no common class below Exception
             # Without VNNI the graph's own definitions would compute wrong sums of 8-bit weights.
             raise ConfigError(f"{error}: export the model on this machine, or with --cpu-runtime openvino") from error
-    session = onnxruntime.InferenceSession(str(path), options, providers=chosen)
+    try:  # otherwise ONNX Runtime would print why a GPU can't be used, and go on with the CPU
+        session = onnxruntime.InferenceSession(str(path), options, providers=chosen, enable_fallback=0)
+    except RuntimeError as error:
+        if kind == "CPU":
+            raise
+        names = ", ".join(name for name, _ in chosen[:-1])
+        raise ConfigError(f"onnxruntime {onnxruntime.__version__} could not start {names}: {error}") from error
     # ONNX Runtime drops a provider whose libraries can't be loaded, with no more than a log line.
     lost = [name for name, _ in chosen if name not in session.get_providers()]
     if lost:
