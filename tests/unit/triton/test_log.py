@@ -55,8 +55,8 @@ NO_LIBRARY = (
 NO_NUMBER = (
     "ConfigError: onnxruntime 1.31.1 could not start CUDAExecutionProvider: /onnxruntime_src/onnxruntime/core/"
     "providers/cuda/cuda_execution_provider_info.cc:63 [ONNXRuntimeError] : 1 : FAIL : provider_options_utils.h:187 "
-    'Parse Failed to parse provider option \\"device_id\\": cuda_execution_provider_info.cc:71 operator() Invalid device '
-    "ID: 99, must be between 0 (inclusive) and 1 (exclusive)."
+    'Parse Failed to parse provider option \\"device_id\\": cuda_execution_provider_info.cc:71 operator() Invalid '
+    "device ID: 99, must be between 0 (inclusive) and 1 (exclusive)."
 )
 NO_GPUS = "instance group net_0 of model net has kind KIND_GPU but no GPUs are available"
 FULL = "Non-zero status code returned while running MatMul node. Status Message: /onnxruntime_src/onnxruntime/core/"
