@@ -27,7 +27,7 @@ from typing import Any
 from bench import gpu
 from bench.cases import Served
 from bench.exports import BOTH, NAME
-from bench.figures import number
+from bench.figures import gpu_facts, number
 from hfx.client import Client
 from hfx.errors import HfxError
 from hfx.names import GENERATION_TASKS, STREAM_SUFFIX, TEXT_INPUT
@@ -85,7 +85,7 @@ def look(check: Check) -> None:
 
     from tests.rigs.machine.gpus import HAS_CUDA
 
-    say(f"{gpu.gpu_facts() or 'no GPU'}; onnxruntime {onnxruntime.__version__}, usable GPU: {HAS_CUDA}")
+    say(f"{gpu_facts() or 'no GPU'}; onnxruntime {onnxruntime.__version__}, usable GPU: {HAS_CUDA}")
     assert HAS_CUDA or check.device == "cpu", "ONNX Runtime can't use the GPU"
 
 
@@ -271,7 +271,7 @@ def answer(server: ServeProcess, name: str, callers: int) -> None:
     """Have `callers` texts of a generator written at once. Raises AssertionError where one is not."""
     codes: list[int] = []
     threads = [
-        threading.Thread(target=lambda at=at: codes.append(ask(server, name, f"acknowledge {at}")))  # type: ignore[misc]
+        threading.Thread(target=lambda at=at: codes.append(ask(server, name, f"acknowledge {at}")))
         for at in range(callers)
     ]
     for thread in threads:
