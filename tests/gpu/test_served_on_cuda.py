@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from hfx.client import Client
-from hfx.local import device_config
-from hfx.names import NET_SUFFIX
-from hfx.python_backends.onnxruntime.config import ConfigError, model_file
+from hfx.exporter.graph.generator import top_k_graph
+from hfx.python_backends.onnxruntime.config import ConfigError
 from hfx.python_backends.onnxruntime.sessions import open_session
 from hfx.triton import EmbeddedServer
 from hfx.triton.gpu_causes import gpu_cause
@@ -49,9 +48,7 @@ def test_one_hop_on_a_gpu_answers_as_the_python_steps(tmp_path: Path) -> None:
 
 
 def test_a_gpu_with_a_number_that_is_not_there_is_refused_with_the_cause(tmp_path: Path) -> None:
-    export_checkpoint(zoo.checkpoint("sentiment-distilbert"), tmp_path, **OPTIONS)
-    net = tmp_path / f"m{NET_SUFFIX}"
-    config = device_config(net, "gpu")
-    with pytest.raises(ConfigError) as refused:
-        open_session(config, model_file(config, net / "1"), "GPU", 99)
+    top_k_graph(tmp_path / "model.onnx")
+    with pytest.raises(ConfigError, match="could not start CUDAExecutionProvider") as refused:
+        open_session({}, tmp_path / "model.onnx", "GPU", 99)
     assert gpu_cause(str(refused.value))[0].startswith("there is no GPU with the configured number")
