@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hfx.errors import UsageError
 from hfx.python_backends.onnxruntime.config import MODEL_FILE
 from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
-from hfx.triton import models
 from hfx.triton.models import answers_later, may_hang
 from tests.rigs.files import repositories
 
@@ -34,15 +32,3 @@ def test_models_whose_requests_outlive_their_execute_are_known(
     repositories.put(tmp_path, config)
     assert answers_later(tmp_path / "m", "cpu") is later
     assert may_hang(tmp_path / "m", "cpu") is hangs
-
-
-def test_a_model_for_a_gpu_is_refused_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, kind in (("on_gpu", "KIND_GPU"), ("on_cpu", "KIND_CPU")):
-        repositories.put(tmp_path, ModelConfig(name, 1, TEXT, TEXT, "python", instance_kind=kind))
-    monkeypatch.setattr(models, "GPU_DEVICES", ("no-such-device*",))
-    with pytest.raises(UsageError, match="on_gpu is configured for a GPU, and this machine has none") as refused:
-        models.check_gpu(tmp_path, ["on_cpu", "on_gpu"])
-    assert (refused.value.exit_code, refused.value.fix) == (2, "Serve with --device cpu.")
-    models.check_gpu(tmp_path, ["on_cpu"])
-    monkeypatch.setattr(models, "GPU_DEVICES", ("null",))
-    models.check_gpu(tmp_path, ["on_gpu"])
