@@ -25,7 +25,7 @@ CAUSES = (
         "Change gpus in configs/gpu.pbtxt, or CUDA_VISIBLE_DEVICES, to GPUs that nvidia-smi -L lists",
     ),
     (
-        r"CUDA failure 2\b|BFCArena::AllocateRawInternal|CUDA's error 2\b",
+        r"CUDA failure 2\b|GPU \d+ has no room|BFCArena::AllocateRawInternal|CUDA's error 2\b",
         "the GPU has too little free memory",
         "End programs that nvidia-smi shows, leave models out with --models, export generators with fewer --slots",
     ),
