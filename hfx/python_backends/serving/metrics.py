@@ -50,6 +50,12 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ("hfx_step_seconds_total", "counter", "Seconds spent in decode steps", lambda stats: stats.step_seconds),
     ("hfx_captured_steps_total", "counter", "Steps that replayed a CUDA graph", lambda stats: stats.steps_captured),
     (
+        "hfx_early_steps_total",
+        "counter",
+        "Steps that began on a GPU before the host had the tokens of the last one",
+        lambda stats: stats.steps_ahead,
+    ),
+    (
         "hfx_captured_prompt_runs_total",
         "counter",
         "Runs of prompts or sources that replayed a CUDA graph",
