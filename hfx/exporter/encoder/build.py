@@ -206,6 +206,12 @@ def save(model: onnx.ModelProto, path: Path) -> None:
     check(path)
 
 
+def save_beside(model: onnx.ModelProto, path: Path) -> None:
+    """Write `model`, whose weights are in a file beside `path` already, and check it. Raises CheckpointUnsupported."""
+    path.write_bytes(model.SerializeToString())
+    check(path)
+
+
 def rename(path: Path, target: Path) -> None:
     """Rename the file of a graph, and the file of its weights, to `target` in the same folder."""
     model = onnx.load(path, load_external_data=False)

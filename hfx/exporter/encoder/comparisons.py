@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hfx import names
 from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
 from hfx.exporter.encoder import gate
+from hfx.exporter.encoder.fusion import rows_file
 from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.tokenizer import with_embeddings
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
-from hfx.local import Device, Request
+from hfx.local import Device, Request, Tensors, read_config
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.tasks import TASKS
 
@@ -65,7 +70,62 @@ def compare(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> E
     what = f"The {precision} file for {device.upper()}{' in bfloat16' if math == 'bf16' else ''}"
     gate.judge(what, figures, gate.limits(precision, plan.max_drop, math, labelled=bool(plan.verify_data)))
     measured = {"precision": precision, "kind": model.kind, **figures.as_json()}
+    rows = rows_file(artefacts.net_folder(plan) / artefacts.files[device])
+    if device == "gpu" and rows.exists():
+        measured["rows_file"] = _compare_rows(plan, artefacts, model, rows)
     return replace(artefacts, parity={**artefacts.parity, device: measured})
+
+
+def _compare_rows(plan: EncoderPlan, artefacts: EncoderArtefacts, model: LocalModel, path: Path) -> dict[str, Any]:
+    """Compare the file of rectangular batches with the checkpoint, on the provider that runs `model`.
+
+    Return the figures. Raises VerificationFailed, with the figures, if it differs too much.
+    """
+    assert artefacts.reference is not None
+    net = RowsNet(model, read_config(path.parent.parent / "configs" / "gpu.pbtxt"), path)
+    figures = gate.measure(model, plan.task, artefacts.reference, net.run)
+    limits = gate.limits(plan.built["gpu"], plan.max_drop, labelled=bool(plan.verify_data))
+    # Batches are padded to different widths here, and kernels for GPUs depend on the width.
+    gate.judge(f"{path.name}, the graph of rectangular batches,", figures, replace(limits, batch_delta=None))
+    return figures.as_json()
+
+
+class RowsNet:
+    """Runs the graph of rectangular batches on the encoded requests of an open model, one padded row for a sequence.
+
+    Each batch ends with a row of padding, as those that fill a batch up to a size of which there are few.
+    """
+
+    def __init__(self, model: LocalModel, config: dict[str, Any], path: Path) -> None:
+        from hfx.python_backends.onnxruntime.sessions import open_session
+
+        settings = model.encoder.settings
+        self._padding = {names.INPUT_IDS: settings.pad_id, names.TOKEN_TYPE_IDS: settings.pad_type_id}
+        self._model, self._session = model, open_session(config, path, model.kind, 0)
+
+    def run(self, encoded: Sequence[Tensors]) -> list[Tensors]:
+        """Return the outputs for each request: [1, ...], or [1, sequences, ...] for requests of several sequences."""
+        size = self._model.max_batch_size
+        chunks = (encoded[start : start + size] for start in range(0, len(encoded), size))
+        return [outputs for chunk in chunks for outputs in self._batch(chunk)]
+
+    def _batch(self, encoded: Sequence[Tensors]) -> list[Tensors]:
+        leads = [request[names.ATTENTION_MASK].shape[:-1] for request in encoded]
+        counts = [int(np.prod(lead)) for lead in leads]
+        width = max(request[names.ATTENTION_MASK].shape[-1] for request in encoded)
+        feed = {}
+        for name in (tensor.name for tensor in self._session.inputs):
+            feed[name] = np.full((sum(counts) + 1, width), self._padding.get(name, 0), np.int32)
+            rows = (row for request in encoded for row in request[name].reshape(-1, request[name].shape[-1]))
+            for target, row in zip(feed[name], rows, strict=False):
+                target[: len(row)] = row
+        outputs = self._session.run(feed, self._model.layout.outputs)
+        ends = np.cumsum(counts)[:-1]
+        split = {name: np.split(value[: sum(counts)], ends) for name, value in outputs.items()}
+        return [
+            {name: parts[at].reshape(*lead, *parts[at].shape[1:]) for name, parts in split.items()}
+            for at, lead in enumerate(leads)
+        ]
 
 
 def measure(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> EncoderArtefacts:

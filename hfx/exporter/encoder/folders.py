@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names, native
+from hfx.exporter.encoder.fusion import ROWS_FILE, rows_file
 from hfx.exporter.encoder.kinds.kind import Settings
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
@@ -152,7 +153,11 @@ def write_net(
     )
     variants: dict[Device, ModelConfig] = {}
     if "gpu" in files:
-        variants["gpu"] = replace(config, default_model_filename=files["gpu"], instance_kind="KIND_GPU")
+        rows = rows_file(folder / "1" / files["gpu"])
+        given = widest | ({ROWS_FILE: rows.name} if rows.exists() else {})
+        variants["gpu"] = replace(
+            config, default_model_filename=files["gpu"], instance_kind="KIND_GPU", parameters=given
+        )
     if choice is not None:
         variants["cpu"] = replace(
             config,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from hfx.python_backends.settings import Settings
 if TYPE_CHECKING:
     import torch
 
+Run = Callable[[Sequence[Tensors]], list[Tensors]]  # returns the outputs of a net for each encoded request
 Place = tuple[int, tuple[int, ...]]  # of a sequence: the index of its request, and its index in the request
 TOKENS_A_FORWARD = 4096  # limits the memory of one forward call
 SHOWN_CHARACTERS = 120  # of a request or an answer
@@ -235,9 +236,13 @@ def prompted(request: Request, settings: Settings) -> dict[str, Any]:
     return {**request, text: prompt + request[text]} if prompt else dict(request)
 
 
-def measure(model: LocalModel, task: EncoderKind, reference: Reference) -> Figures:
-    """Run `model` on the reference's tokens, in batches and one by one, and compare outputs and answers."""
-    outputs = model.run(reference.encoded)
+def measure(model: LocalModel, task: EncoderKind, reference: Reference, run: Run | None = None) -> Figures:
+    """Run `model` on the reference's tokens, in batches and one by one, and compare outputs and answers.
+
+    With `run`, another net makes the outputs.
+    """
+    run = run or model.run
+    outputs = run(reference.encoded)
     masks = [encoded[names.ATTENTION_MASK].astype(bool) for encoded in reference.encoded]
     deltas = [_delta(model, r, o, m) for r, o, m in zip(reference.outputs, outputs, masks, strict=True)]
     delta = float(np.max(deltas))  # NaN if any is
@@ -246,7 +251,7 @@ def measure(model: LocalModel, task: EncoderKind, reference: Reference) -> Figur
     answers = [model.answer(request, encoded, found) for request, encoded, found in rows]
     compared = [task.compare(*pair) for pair in zip(reference.answers, answers, strict=True)]
     chosen = np.linspace(0, len(outputs) - 1, min(ALONE, len(outputs))).astype(int)
-    alone = [model.run([reference.encoded[i]])[0] for i in chosen]
+    alone = [run([reference.encoded[i]])[0] for i in chosen]
     alone_deltas = [_delta(model, outputs[i], found, masks[i]) for i, found in zip(chosen, alone, strict=True)]
     drifts = [comparison.drift for comparison in compared]
     return Figures(

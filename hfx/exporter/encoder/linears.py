@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from scipy import special
 
+from hfx.exporter.encoder.ragged import assign
 from hfx.exporter.encoder.shapes import measure
 from hfx.exporter.graph.blocks import Activation
 from hfx.exporter.graph.reference import ACTIVATIONS
@@ -93,6 +94,17 @@ def read_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
     for node in nodes:
         yield from node.input
         yield from _branch_names(node)
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
+    """Replace the graph's nodes by `nodes` in order, without nodes and constants that are no longer read."""
+    read, needed = {value.name for value in graph.output}, list[onnx.NodeProto]()
+    for node in reversed(nodes):
+        if read.intersection(node.output):
+            read.update(read_names([node]))
+            needed.append(node)
+    assign(graph.node, reversed(needed))
+    assign(graph.initializer, (i for i in graph.initializer if i.name in read))
 
 
 def _branch_names(node: onnx.NodeProto) -> Iterator[str]:

@@ -19,6 +19,9 @@ from hfx.names import ATTENTION_MASK, INPUT_IDS
 
 LONGEST = 2048  # masks are compared up to this many tokens of a text; a mask of 2,048 tokens takes 17 MB
 SHORT = 7
+PREFIX = "hfx.mask."
+SEEN = PREFIX + "seen"  # [rows, width] bool: which tokens are attended to
+KEY_MASK = PREFIX + "of "  # the name of a mask [rows, 1, 1, width] float32 begins with this
 OF_SIZES = {"Shape", "Size"}  # operators that read no values
 
 
@@ -40,7 +43,7 @@ def simplify_masks(model: onnx.ModelProto, longest: int) -> None:
         values = {name: value for name, value in values.items() if of_long.get(name) == value}
     if not values:
         return
-    new = NodeList("hfx.mask.")
+    new = NodeList(PREFIX)
     seen = new.add("Greater", [shown, new.const("none", np.int64(0))], "seen")
     row = new.add("Unsqueeze", [seen, new.const("axes", [1, 2])], "row")
     masks = {

@@ -12,7 +12,8 @@ import onnx
 from hfx import names
 from hfx.exporter import runtime
 from hfx.exporter.encoder import folders, gate
-from hfx.exporter.encoder.build import inlined, remove, rename, save
+from hfx.exporter.encoder.build import inlined, remove, rename, save, save_beside
+from hfx.exporter.encoder.fusion import fuse, rows_file, rows_graph
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.labelled_data import LabelledData
@@ -26,6 +27,7 @@ from hfx.local.encoder import LocalModel
 from hfx.python_backends.onnxruntime.config import OPERATORS
 
 FILE_NAMES: dict[Precision, str] = {"fp32": "model.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
+GPU_FILE_NAMES: dict[Precision, str] = {"fp32": "model.gpu.onnx", "fp16": "model.fp16.onnx"}
 Candidates = dict[runtime.Runtime, tuple[runtime.CpuChoice, Path]]
 
 
@@ -57,15 +59,25 @@ def write_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefac
     folder = artefacts.net_folder(plan)
     folder.mkdir()
     if plan.gpu_precision:
-        assert artefacts.graph is not None
-        plain, name = inlined(artefacts.graph), FILE_NAMES[plan.gpu_precision]
-        save(half(plain) if plan.gpu_precision == "fp16" else plain, folder / name)
-        artefacts = replace(artefacts, files={"gpu": name})
+        artefacts = _write_gpu_nets(plan, artefacts)
     if plan.cpu_precision:
         artefacts = write_cpu_nets(plan, artefacts)
     searched = {} if plan.searched is None else {SEARCH: plan.searched.as_json()}
     graph = artefacts.graph if plan.searches else None
     return replace(artefacts, graph=graph, choices={**artefacts.choices, **searched})
+
+
+def _write_gpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """Write the ONNX file for GPUs and, if C++ may run the model, that of rectangular batches with the same weights."""
+    assert artefacts.graph is not None and plan.gpu_precision is not None
+    fused, name = fuse(artefacts.graph), GPU_FILE_NAMES[plan.gpu_precision]
+    path = artefacts.net_folder(plan) / name
+    save(half(fused.model) if plan.gpu_precision == "fp16" else fused.model, path)
+    rows = artefacts.compiled.content and rows_graph(onnx.load(path, load_external_data=False))
+    if rows:
+        save_beside(rows, rows_file(path))
+    graph = {"fused_attentions": fused.attentions, "traced_attentions": fused.traced, "rows_file": bool(rows)}
+    return replace(artefacts, files={"gpu": name}, choices={**artefacts.choices, "gpu_graph": graph})
 
 
 def write_cpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

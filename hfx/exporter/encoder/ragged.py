@@ -20,6 +20,7 @@ from hfx.names import ATTENTION_MASK, INPUT_IDS, ITEM_SHAPE
 
 PREFIX = "hfx.ragged."
 REAL = PREFIX + "real"  # [sequences, widest] bool: which padded positions stand for a token of the flat tensors
+OUTPUT, SPLIT = PREFIX + "output.", ".split"  # the start and end of the name of a node that splits an output by rows
 PADDED = PREFIX + "input."  # the name of the padded form of an input begins with this, and ends with the input's name
 
 
@@ -159,7 +160,7 @@ def _look_up(
 ) -> list[onnx.NodeProto]:
     """Return nodes that make the output of all rows from the output of documents and from `table`."""
     back, (value,), size = NodeList(PREFIX + "queries."), graph.output, len(table)
-    inner = PREFIX + "output." + value.name
+    inner = OUTPUT + value.name
     rename(graph.node, value.name, inner)
     counted = back.add("Cast", [PREFIX + "is_document"], "counted", to=TensorProto.INT64)
     number = back.add("CumSum", [counted, back.const("zero", 0)], "number")
@@ -186,12 +187,12 @@ def _split_rows(graph: onnx.GraphProto, front: NodeList, most: str) -> list[onnx
     lead = front.add("Unsqueeze", [most, front.const("axis0", [0])], "most_1d")
     nodes: list[onnx.NodeProto] = []
     for value in graph.output:
-        inner = PREFIX + "output." + value.name
+        inner = OUTPUT + value.name
         rename(graph.node, value.name, inner)
         tail, target = inner + ".tail", inner + ".shape"
         nodes.append(helper.make_node("Shape", [inner], [tail], name=tail, start=1))
         nodes.append(helper.make_node("Concat", [rows, lead, tail], [target], name=target, axis=0))
-        nodes.append(helper.make_node("Reshape", [inner, target], [value.name], name=inner + ".split"))
+        nodes.append(helper.make_node("Reshape", [inner, target], [value.name], name=inner + SPLIT))
         dims = list(value.type.tensor_type.shape.dim)[1:]
         shape = ["rows", "sequences", *(d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims)]
         value.CopyFrom(helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))

@@ -28,7 +28,7 @@ from hfx.exporter.encoder.linears import (
     float_weights,
     is_transposed,
     quantizable,
-    read_names,
+    replace_nodes,
 )
 from hfx.exporter.encoder.ragged import PADDED, REAL, NodeList, assign
 from hfx.exporter.graph import operators
@@ -87,7 +87,7 @@ def weight_only(source: onnx.ModelProto, kept: Collection[str] = ()) -> Quantize
                 )
             node.input[1] = made[name]
         nodes.append(node)
-    _replace(graph, nodes)
+    replace_nodes(graph, nodes)
     return Quantized(model, len(made))
 
 
@@ -120,7 +120,7 @@ def row_wise(
     old = [[] if at in absorbed else [node] for at, node in enumerate(model.graph.node)]
     nodes = [node for at, nodes in enumerate(old) for node in made.get(at, nodes)]
     model.graph.initializer.extend(rows.new.constants.values())
-    _replace(model.graph, nodes)
+    replace_nodes(model.graph, nodes)
     operators.define(model)
     return Quantized(model, len(rows.quantized), _skip_padding(model.graph, view))
 
@@ -299,14 +299,3 @@ def _quantize(weight: NDArray[Any], axis: int) -> tuple[NDArray[np.int8], NDArra
     """Return `weight` in int8, and the scale of each channel along `axis`."""
     values, scale = int8_rows(weight if axis == 0 else weight.T, LEVELS)
     return values if axis == 0 else values.T, scale
-
-
-def _replace(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    """Replace the graph's nodes by `nodes`, without nodes and constants that are no longer read."""
-    read, needed = {value.name for value in graph.output}, list[onnx.NodeProto]()
-    for node in reversed(nodes):
-        if read.intersection(node.output):
-            read.update(read_names([node]))
-            needed.append(node)
-    assign(graph.node, reversed(needed))
-    assign(graph.initializer, (i for i in graph.initializer if i.name in read))

@@ -22,6 +22,8 @@ INT8_OPERATORS = {
     "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul", "QuantizeLinear",
 }  # fmt: skip
 OPENVINO = "openvino"  # the accelerator; its parameters are "openvino.KEY"
+# Operators of ONNX Runtime that have kernels for GPUs, with which `hfx export` writes the files for GPUs.
+FUSED_ON_GPU = {"Attention", "BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization"}
 CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 
 
@@ -88,7 +90,7 @@ def contrib_on_gpu(subject: Subject) -> Iterator[Problem]:
     """Operators of one runtime on a GPU."""
     for config, path, facts in _on_gpu(subject):
         contrib = {name for domain, name in facts.operators if domain in CONTRIB_DOMAINS}
-        if operators := sorted(contrib - INT8_OPERATORS):
+        if operators := sorted(contrib - INT8_OPERATORS - FUSED_ON_GPU):
             message = f"runs {path.name} on a GPU, with operators of one runtime only: {', '.join(operators[:3])}."
             yield Problem(config.path, message, _file_line(config))
 

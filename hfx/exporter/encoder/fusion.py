@@ -1,0 +1,224 @@
+"""Write an encoder's graph for GPUs: fused operators of ONNX Runtime, and a second graph for rectangular batches.
+
+The operators are in the domain com.microsoft. They have kernels for CPUs, too, so that their values can be compared
+without a GPU. A layer of BERT has six nodes: `Attention` (product for queries, keys and values, biases and attention),
+three products, two `SkipLayerNormalization` (bias, residual and norm) and one `BiasGelu`.
+
+`Attention` gets the number of tokens of each row instead of a mask. ONNX Runtime 1.31 (attention.cc of its CUDA
+provider) computes it in float16 with cuDNN's flash attention on GPUs of compute capability 9.0 and later, with
+TensorRT's fused kernels from 7.5 to 8.9, and otherwise with products and a softmax of these lengths. A mask with a
+value for each token allows only the last. `GroupQueryAttention` with causal=0 has no kernel in float32, and where it
+uses its own flash attention, tokens attend to padding: it replaces the lengths of prompts by the width of the batch
+(GetSequenceLengths in group_query_attention_impl.cu).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from hfx.exporter.encoder.attention import RANK, FoundAttention, find_attentions
+from hfx.exporter.encoder.build import clean, inlined
+from hfx.exporter.encoder.linears import FoundLinear, GraphView, find_linears, replace_nodes
+from hfx.exporter.encoder.masks import KEY_MASK, SEEN
+from hfx.exporter.encoder.pooled_graph import CLIPPED_MASK
+from hfx.exporter.encoder.ragged import OUTPUT, PADDED, SPLIT, NodeList, assign, rename
+from hfx.exporter.graph.blocks import Activation
+from hfx.exporter.graph.writer import CONTRIB
+from hfx.names import ITEM_SHAPE
+
+# Activation -> its operator, whether the operator adds a bias, and the operator's attributes.
+ACTIVATIONS: dict[Activation, tuple[str, bool, dict[str, float]]] = {
+    "gelu": ("BiasGelu", True, {}),
+    "gelu_tanh": ("FastGelu", True, {}),
+    "quick_gelu": ("QuickGelu", False, {"alpha": 1.702}),
+}
+
+
+ROWS_FILE = "rows_file"  # the parameter of NAME_net's configuration for GPUs that names the rectangular graph
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A graph with fused operators: `attentions` of its attentions are operators, and `traced` are as traced."""
+
+    model: onnx.ModelProto
+    attentions: int
+    traced: int
+
+
+def fuse(source: onnx.ModelProto) -> Fused:
+    """Return the float32 graph `source` without functions, and with fused operators where they give the same values.
+
+    An attention is fused if it adds only the mask of padding to the scores, and perhaps a bias. Attention windows,
+    rotations, and keys that heads share stay as traced.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(inlined(source))
+    view = GraphView(model)
+    fusion, linears = _Fusion(view), find_linears(view)
+    attentions = [] if _hides_fillers(model) else [each for each in find_attentions(view, linears) if _fits(view, each)]
+    for attention in attentions:
+        fusion.attention(attention)
+    for linear in linears:
+        fusion.activation(linear)
+    for norm in model.graph.node:
+        fusion.norm(norm, {linear.out: linear for linear in linears if linear.residual})
+    kept = [node for at, node in enumerate(model.graph.node) if at not in fusion.absorbed]
+    assign(model.graph.node, [*kept, *fusion.new.nodes])
+    model.graph.initializer.extend(fusion.new.constants.values())
+    for node in fusion.new.nodes:  # ONNX infers no types of other domains, and float16 conversion needs them
+        types = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output if name]
+        model.graph.value_info.extend(types if node.domain else [])
+    model.opset_import.append(helper.make_opsetid(CONTRIB, 1))
+    cleaned = clean(model)
+    return Fused(cleaned, len(attentions), sum(node.op_type == "Softmax" for node in cleaned.graph.node))
+
+
+def rows_file(path: Path) -> Path:
+    """Return the file of the rectangular graph that belongs to the file `path` of the flat graph."""
+    return path.with_suffix(".rows.onnx")
+
+
+def rows_graph(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return the graph `model` with the inputs [rows, width] int32 instead of flat inputs, or None if it has no such.
+
+    Its weights are those of `model`. Each sequence is a row, and item_shape is no input. Rows whose mask is 0 are
+    padding; their outputs are finite numbers.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    inputs = [value.name for value in graph.input if value.name != ITEM_SHAPE]
+    casts = [
+        helper.make_node("Cast", [name], [PADDED + name], name=PADDED + name, to=TensorProto.INT64) for name in inputs
+    ]
+    nodes = [node for node in graph.node if not set(node.output) & {PADDED + name for name in inputs}]
+    outputs = {value.name for value in graph.output}
+    for split in [node for node in nodes if node.name.startswith(OUTPUT) and node.name.endswith(SPLIT)]:
+        nodes.remove(split)
+        (target,), inner = split.output, split.input[0]
+        rename(nodes, *((inner, target) if target in outputs else (target, inner)))
+    assign(graph.input, (helper.make_tensor_value_info(name, TensorProto.INT32, ["rows", "width"]) for name in inputs))
+    for value in graph.output:
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) > 1 and dims[1].dim_param == "sequences":
+            del dims[1]
+    replace_nodes(graph, [*casts, *nodes])
+    del graph.value_info[:]
+    flat = {*inputs, ITEM_SHAPE}
+    others = (node for node in graph.node if node.name not in {cast.name for cast in casts})
+    return None if any(flat.intersection(node.input) for node in others) else made
+
+
+class _Fusion:
+    """Collects the fused nodes of one graph, and the positions of the nodes that they replace."""
+
+    def __init__(self, view: GraphView) -> None:
+        self.view, self.new, self.absorbed = view, NodeList(), set[int]()
+
+    def attention(self, found: FoundAttention) -> None:
+        """Replace the node that joins the heads of an attention; the nodes before it are then no longer read."""
+        parts, out = found.projections, found.out
+        matrices = [self._weight(part) for part in parts]
+        bias = ""
+        if any(part.bias is not None for part in parts):
+            zeros = (np.zeros(matrix.shape[1], np.float32) for matrix in matrices)
+            pairs = zip(parts, zeros, strict=True)
+            bias = self.new.const(out + ".bias", np.concatenate([z if p.bias is None else p.bias for p, z in pairs]))
+        weight = self.new.const(out + ".weight", np.concatenate(matrices, axis=1))
+        others = [name for name in found.added if not name.startswith(KEY_MASK)]
+        inputs = [parts[0].x, weight, bias, self._lengths(), "", *others]
+        self.absorbed.add(found.end)
+        self._add("Attention", inputs, [out], num_heads=found.heads, scale=found.scale)
+
+    def activation(self, linear: FoundLinear) -> None:
+        """Replace the bias and the activation of a linear that is no gate."""
+        first, *others = linear.nodes
+        product = self.view.nodes[first]
+        if linear.activation not in ACTIVATIONS or linear.factor or product.op_type != "MatMul":
+            return
+        op, adds_bias, attributes = ACTIVATIONS[linear.activation]
+        x = product.output[0]
+        bias = [] if linear.bias is None else [self.new.const(linear.out + ".bias", linear.bias)]
+        if op == "BiasGelu" and not bias:
+            op = "Gelu"
+        if bias and not adds_bias:
+            self.new.nodes.append(helper.make_node("Add", [x, *bias], [linear.out + ".sum"], name=linear.out + ".sum"))
+            x, bias = linear.out + ".sum", []
+        self.absorbed.update(others)
+        self._add(op, [x, *bias], [linear.out], **attributes)
+
+    def norm(self, node: onnx.NodeProto, residuals: dict[str, FoundLinear]) -> None:
+        """Replace a LayerNormalization of a sum, with the sum. `residuals` are the linears whose output is a sum."""
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        total = node.input[0] if node.op_type == "LayerNormalization" else ""
+        added = self.view.maker(total) if total else None
+        if added is None or added.op_type != "Add" or attributes.get("axis", -1) != -1 or len(node.output) != 1:
+            return
+        position = self.view.position(total)
+        terms, bias = self._terms(added, residuals.get(total))
+        if position in self.absorbed or not terms or self.view.vector(node.input[1]) is None:
+            return
+        self.absorbed.update({position, self.view.position(node.output[0])})
+        read = len(self.view.readers[total]) > 1 or total in self.view.kept
+        beta = node.input[2] if len(node.input) > 2 else ""
+        outputs = [node.output[0], *(["", "", total] if read else [])]
+        epsilon = attributes.get("epsilon", 1e-5)
+        self._add("SkipLayerNormalization", [*terms, node.input[1], beta, *bias], outputs, epsilon=epsilon)
+
+    def _terms(self, added: onnx.NodeProto, linear: FoundLinear | None) -> tuple[list[str], list[str]]:
+        """Return the two terms of a sum of tokens, of which the second may be the same for all rows, and a bias."""
+        if linear is not None and linear.bias is not None and self.view.nodes[linear.nodes[0]].op_type == "MatMul":
+            product = self.view.nodes[linear.nodes[0]].output[0]
+            return [product, linear.residual], [self.new.const(linear.out + ".bias", linear.bias)]
+        shapes = self.view.shapes
+        for one, other in (added.input, reversed(added.input)):
+            shape = shapes.get(one, ())
+            if len(shape) == RANK and shapes.get(other) in (shape, (1, *shape[1:])):
+                return [one, other], []
+        return [], []
+
+    def _weight(self, linear: FoundLinear) -> Any:
+        weight = numpy_helper.to_array(self.view.weights[linear.weight])
+        return weight.T if linear.transposed else weight
+
+    def _lengths(self) -> str:
+        """Return the number of tokens of each row, at least 1, as softmax of no tokens is not a number."""
+        name = "hfx.lengths"
+        if all(name not in node.output for node in self.new.nodes):
+            ones = self.new.add("Cast", [SEEN], "hfx.ones", to=TensorProto.INT32)
+            counted = self.new.add(
+                "ReduceSum", [ones, self.new.const("hfx.width_axis", [1])], "hfx.counted", keepdims=0
+            )
+            self.new.add("Max", [counted, self.new.const("hfx.least_length", np.int32(1))], name)
+        return name
+
+    def _add(self, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
+        while not inputs[-1]:
+            inputs.pop()
+        self.new.nodes.append(helper.make_node(op, inputs, outputs, name=outputs[0], domain=CONTRIB, **attributes))
+
+
+def _hides_fillers(model: onnx.ModelProto) -> bool:
+    """Whether tokens may have an output although no token attends to them: the fillers of late interaction (mask -1).
+
+    In `Attention`, the output of a token beyond the row's length depends on the kernel.
+    """
+    clips = any(CLIPPED_MASK in node.output for node in model.graph.node)
+    return clips and any(len(value.type.tensor_type.shape.dim) == RANK for value in model.graph.output)
+
+
+def _fits(view: GraphView, found: FoundAttention) -> bool:
+    """Whether `Attention` computes a found attention."""
+    if not found.projections or found.rotation:
+        return False
+    rows, width, _ = view.shapes[found.out]
+    others = [view.shapes[name] for name in found.added if not name.startswith(KEY_MASK)]
+    whole = all(shape[0] in (1, rows) and shape[2:] == (width, width) for shape in others)
+    return len(others) == len(found.added) - 1 and whole
