@@ -1,8 +1,8 @@
 """Write an encoder's graph for GPUs: fused operators of ONNX Runtime, and a second graph for rectangular batches.
 
 The operators are in the domain com.microsoft. They have kernels for CPUs, too, so that their values can be compared
-without a GPU. A layer of BERT has six nodes: `Attention` (product for queries, keys and values, biases and attention),
-three products, two `SkipLayerNormalization` (bias, residual and norm) and one `BiasGelu`.
+without a GPU. A layer of BERT has seven nodes: `Attention` (one product for queries, keys and values, their biases, and
+the attention), three products, two `SkipLayerNormalization` (bias, residual and norm) and one `BiasGelu`.
 
 `Attention` gets the number of tokens of each row instead of a mask. ONNX Runtime 1.31 (attention.cc of its CUDA
 provider) computes it in float16 with cuDNN's flash attention on GPUs of compute capability 9.0 and later, with
@@ -26,11 +26,10 @@ from hfx.exporter.encoder.attention import RANK, FoundAttention, find_attentions
 from hfx.exporter.encoder.build import clean, inlined
 from hfx.exporter.encoder.linears import FoundLinear, GraphView, find_linears, replace_nodes
 from hfx.exporter.encoder.masks import KEY_MASK, SEEN
-from hfx.exporter.encoder.pooled_graph import CLIPPED_MASK
 from hfx.exporter.encoder.ragged import OUTPUT, PADDED, SPLIT, NodeList, assign, rename
 from hfx.exporter.graph.blocks import Activation
 from hfx.exporter.graph.writer import CONTRIB
-from hfx.names import ITEM_SHAPE
+from hfx.names import EMBEDDING, ITEM_SHAPE
 
 # Activation -> its operator, whether the operator adds a bias, and the operator's attributes.
 ACTIVATIONS: dict[Activation, tuple[str, bool, dict[str, float]]] = {
@@ -60,9 +59,10 @@ def fuse(source: onnx.ModelProto) -> Fused:
     """
     model = onnx.ModelProto()
     model.CopyFrom(inlined(source))
+    _without_copies(model)
     view = GraphView(model)
     fusion, linears = _Fusion(view), find_linears(view)
-    attentions = [] if _hides_fillers(model) else [each for each in find_attentions(view, linears) if _fits(view, each)]
+    attentions = [] if _has_fillers(model) else [each for each in find_attentions(view, linears) if _fits(view, each)]
     for attention in attentions:
         fusion.attention(attention)
     for linear in linears:
@@ -205,13 +205,68 @@ class _Fusion:
         self.new.nodes.append(helper.make_node(op, inputs, outputs, name=outputs[0], domain=CONTRIB, **attributes))
 
 
-def _hides_fillers(model: onnx.ModelProto) -> bool:
-    """Whether tokens may have an output although no token attends to them: the fillers of late interaction (mask -1).
+def _without_copies(model: onnx.ModelProto) -> None:
+    """Rewrite three forms of traced nodes that no CUDA graph can capture, as they copy numbers to the GPU or from it.
+
+    transformers numbers the tokens of a batch by `range(rows) * width`. It becomes a range with the step `width`, as a
+    range reads sizes on the processor. torch traces `squeeze(1)` with a branch for sizes other than 1. The place of the
+    largest number is found on the GPU in floats only; a double has the value of each token id and position.
+    """
+    view, new, nodes = GraphView(model), NodeList("hfx.captured."), list[onnx.NodeProto]()
+    for node in model.graph.node:
+        begin = len(new.nodes)
+        made = _counted(view, new, node) if node.op_type == "Mul" else _squeezed(view, new, node)
+        if made:
+            new.nodes[-1].output[0] = node.output[0]
+        elif node.op_type == "ArgMax":
+            node.input[0] = new.add("Cast", [node.input[0]], f"{node.name}.double", to=TensorProto.DOUBLE)
+        nodes += [*new.nodes[begin:], *([] if made else [node])]
+    assign(model.graph.node, nodes)
+    model.graph.initializer.extend(new.constants.values())
+
+
+def _counted(view: GraphView, new: NodeList, product: onnx.NodeProto) -> str:
+    """Make the nodes of a product of 0, 1, 2, ... and a size; return its name, which is empty for other products."""
+    for counted, size in (product.input, reversed(product.input)):
+        source, axes, node = view.maker(size), list[str](), view.maker(counted)
+        while node is not None and node.op_type == "Unsqueeze":
+            axes.insert(0, node.input[1])
+            node = view.maker(node.input[0])
+        shape = view.maker(source.input[0]) if source is not None and source.op_type == "Gather" else None
+        if node is None or node.op_type != "Range" or shape is None or shape.op_type != "Shape":
+            continue
+        bounds = [view.integers.get(node.input[at]) for at in (0, 2)]
+        if bounds == [(0,), (1,)] and view.shapes[size] in ((), (1,)):
+            step = new.add("Reshape", [size, new.const("scalar", np.empty(0, np.int64))], product.name + ".step")
+            limit = new.add("Mul", [node.input[1], step], product.name + ".limit")
+            name = new.add("Range", [node.input[0], limit, step], product.name + ".range")
+            for at, axis in enumerate(axes):
+                name = new.add("Unsqueeze", [name, axis], f"{product.name}.{at}")
+            return name
+    return ""
+
+
+def _squeezed(view: GraphView, new: NodeList, node: onnx.NodeProto) -> str:
+    """Make the node of a `squeeze(1)` of a tensor with one number there; return its name, empty for other nodes."""
+    branches = [each.g.node for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
+    squeezes = [nodes[0] for nodes in branches if len(nodes) == 1 and nodes[0].op_type == "Squeeze"]
+    if node.op_type != "If" or len(branches) != 2 or len(squeezes) != 1:
+        return ""
+    x, squeezed = squeezes[0].input[0], node.output[0]
+    shape = view.shapes.get(x, ())
+    if shape[1:2] != (1,) or view.shapes.get(squeezed) != (*shape[:1], *shape[2:]):
+        return ""
+    return new.add("Squeeze", [x, new.const("axis", [1])], node.name)
+
+
+def _has_fillers(model: onnx.ModelProto) -> bool:
+    """Whether the output are vectors of tokens, of which late interaction has some that no token attends to (mask -1).
 
     In `Attention`, the output of a token beyond the row's length depends on the kernel.
     """
-    clips = any(CLIPPED_MASK in node.output for node in model.graph.node)
-    return clips and any(len(value.type.tensor_type.shape.dim) == RANK for value in model.graph.output)
+    return any(
+        value.name == EMBEDDING and len(value.type.tensor_type.shape.dim) == RANK for value in model.graph.output
+    )
 
 
 def _fits(view: GraphView, found: FoundAttention) -> bool:

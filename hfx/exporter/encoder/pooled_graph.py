@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import torch
 
 PREFIX = "hfx.pooling."
-CLIPPED_MASK = PREFIX + "shown"  # [rows, width] int64: 0 or 1, in models whose masks have other values
 TRACED = 2, 11  # rows and tokens of the traced example
 OPSET = 18
 
@@ -58,7 +57,7 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
         )
         traced = onnx.compose.add_prefix(onnx.load(file), PREFIX)
     if pooler.has_masks:
-        shown, bounds = CLIPPED_MASK, {PREFIX + "least": 0, PREFIX + "most": 1}
+        shown, bounds = PREFIX + "shown", {PREFIX + "least": 0, PREFIX + "most": 1}
         rename(model.graph.node, mask, shown)
         model.graph.node.insert(0, helper.make_node("Clip", [mask, *bounds], [shown], name=shown))
         constants = [helper.make_tensor(name, TensorProto.INT64, [], [bound]) for name, bound in bounds.items()]
