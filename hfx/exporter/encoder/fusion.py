@@ -55,7 +55,8 @@ def fuse(source: onnx.ModelProto) -> Fused:
     """Return the float32 graph `source` without functions, and with fused operators where they give the same values.
 
     An attention is fused if it adds only the mask of padding to the scores, and perhaps a bias. Attention windows,
-    rotations, and keys that heads share stay as traced.
+    rotations, and keys that heads share stay as traced. The fused graph expects that the tokens of each row that are
+    attended to (mask 1 or 2) come first.
     """
     model = onnx.ModelProto()
     model.CopyFrom(inlined(source))
