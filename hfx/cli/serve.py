@@ -183,6 +183,7 @@ def _serve(server: Server, front: Front, batches: BatchProcess | None, report: R
 
     with StopSignals() as signals:
         signals.at_once = kill
+        front.prepare()
         with report.progress("Starting Triton") as server.progress:
             if server.exposure:
                 report.warn(server.exposure)

@@ -1,4 +1,4 @@
-"""`python -m hfx.front SETTINGS` runs the front process, from its settings to the end of its last request."""
+"""`python -m hfx.front` runs the front process, from the settings on its stdin to the end of its last request."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ NEVER_SECONDS = 1 << 30
 TICK_SECONDS = 1.0
 
 
-def main(argument: str) -> None:
+def main() -> None:
     """Serve until SIGTERM, and then until the requests in progress are answered."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the front forks processes for chats
-    settings = Settings.from_json(argument)
+    settings = Settings.from_json(sys.stdin.read())  # its end comes when Triton is ready
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients could make it log without a limit
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # hfx.process raises it
     upstream, idle, sources = Upstream(settings.upstream), None, []
@@ -203,4 +203,4 @@ def _tls_options(tls: Tls | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -135,7 +135,7 @@ class Settings:
     load_seconds: float = 300.0
 
     def to_json(self) -> str:
-        """Return the argument for `python -m hfx.front`."""
+        """Return the input of `python -m hfx.front`."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -66,6 +66,7 @@ class Front:
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # so that no front is started after a stop
+        self._configured = threading.Event()  # set when the settings are complete
         self._started = threading.Event()
         self._stopping = threading.Event()
         self._state = State()
@@ -85,8 +86,12 @@ class Front:
         """Whether GET / answers with the page."""
         return self._settings.playground
 
+    def prepare(self) -> None:
+        """Start the process, which imports its modules and then waits for `start`. To be called while Triton starts."""
+        self._thread.start()
+
     def start(self, upstream: str, metrics: str, commands: str = "") -> None:
-        """Start the process for the URLs of Triton's HTTP and metrics, and return when it answers.
+        """Start serving for the URLs of Triton's HTTP and metrics, and return when the process answers.
 
         `commands` is the path of the socket through which the front loads and unloads models on demand (empty: all
         models stay loaded).
@@ -100,7 +105,9 @@ class Front:
             except OSError as error:
                 host, port = listener.getsockname()
                 raise port_taken(use, host, port, error.strerror or str(error)) from error
-        self._thread.start()
+        self._configured.set()
+        if self._thread.ident is None:
+            self.prepare()
         if not self._started.wait(2 * START_SECONDS) or self._failure:
             self.kill()
             raise ServerError(f"The HTTP front {self._failure} while it started.", "Its own words are above.")
@@ -149,6 +156,7 @@ class Front:
     def _close(self) -> None:
         with self._lock:
             self._stopping.set()
+            self._configured.set()
             for listener in self._listeners:
                 listener.close()
 
@@ -179,20 +187,22 @@ class Front:
 
     def _run_once(self) -> str:
         own, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        settings = replace(self._settings, control=control.fileno())
         with own:
             with control, self._lock:
                 if self._stopping.is_set():
                     return "is stopping"
-                command = (sys.executable, "-P", "-m", "hfx.front", settings.to_json())
+                descriptor = control.fileno()  # of the same number in the process
                 self._process = running = spawn(
-                    ends_with_parent(command),
+                    ends_with_parent((sys.executable, "-P", "-m", "hfx.front")),
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,  # its stderr is ours: the access log, and what goes wrong
-                    pass_fds=[each for each in _descriptors(settings) if each is not None],
+                    pass_fds=[each for each in (descriptor, *_descriptors(self._settings)) if each is not None],
                 )
                 self._control = own
                 self._send_state()
+            self._configured.wait()
             try:
+                _send(running, replace(self._settings, control=descriptor))
                 return self._watch(running, own)
             finally:
                 with self._lock:
@@ -222,7 +232,14 @@ class Front:
 
 
 def _descriptors(settings: Settings) -> tuple[int | None, ...]:
-    return settings.listener, settings.scraper, settings.background, settings.control
+    return settings.listener, settings.scraper, settings.background
+
+
+def _send(process: subprocess.Popen[bytes], settings: Settings) -> None:
+    """Write the settings to the standard input of a front, and close it."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as stream:  # a front that has ended gets nothing
+        stream.write(settings.to_json().encode())
 
 
 def _cpu_seconds(pid: int) -> float:
