@@ -5,7 +5,6 @@ An extra is installed from the same origin as hfx itself: a checkout, a wheel, a
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 import re
@@ -49,6 +48,8 @@ def missing_package(error: ModuleNotFoundError) -> UsageError | None:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of the installed packages among `packages`."""
+    import importlib.metadata
+
     found = {}
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -83,6 +84,8 @@ def _requirement(extra: str, origin: dict[str, Any]) -> str:
 
 def _origin() -> dict[str, Any]:
     """Return pip's record of the origin of hfx; empty if it came from an index, or is not installed."""
+    import importlib.metadata
+
     try:
         text = importlib.metadata.distribution("hfx").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

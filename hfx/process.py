@@ -5,7 +5,6 @@ A JsonChild reads and writes lines of JSON; a LineChild does so in asyncio, and 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import queue
@@ -17,7 +16,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
+
+if TYPE_CHECKING:
+    import asyncio
 
 POLL_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
@@ -184,6 +186,8 @@ class LineChild:
     @classmethod
     async def start(cls, command: Sequence[str], longest: int) -> Self:
         """Start `command`, whose lines have up to `longest` bytes."""
+        import asyncio  # with which other users of this module need not start
+
         pipe = asyncio.subprocess.PIPE
         return cls(
             await asyncio.create_subprocess_exec(*ends_with_parent(command), stdin=pipe, stdout=pipe, limit=longest)

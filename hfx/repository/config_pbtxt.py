@@ -13,9 +13,9 @@ from textwrap import indent
 from typing import Any
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb
 
 from hfx.errors import RepositoryError
+from hfx.repository.model_config import pb
 
 CONFIG = "config.pbtxt"
 VARIANTS = "configs"  # MODEL/configs/NAME.pbtxt, chosen by --model-config-name

@@ -11,28 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 Config = Mapping[str, Any]
 
 # ONNX Runtime's entries: whether threads spin before they sleep, and for how long.
 ALLOW_SPINNING, SPIN_DURATION = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
-
-DTYPES: dict[str, Any] = {
-    "TYPE_BOOL": np.bool_,
-    "TYPE_UINT8": np.uint8,
-    "TYPE_UINT16": np.uint16,
-    "TYPE_UINT32": np.uint32,
-    "TYPE_UINT64": np.uint64,
-    "TYPE_INT8": np.int8,
-    "TYPE_INT16": np.int16,
-    "TYPE_INT32": np.int32,
-    "TYPE_INT64": np.int64,
-    "TYPE_FP16": np.float16,
-    "TYPE_FP32": np.float32,
-    "TYPE_FP64": np.float64,
-    "TYPE_STRING": np.object_,
-}
 # Parameters: a library of operators for ONNX Runtime beside the ONNX file, and its SHA-256.
 OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
 # Parameter: whether that library computes nothing for padding, so that it pays to run rows of many widths together.

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import DTYPES, Config, ConfigError, integer
-from .sessions import MOST_ROWS, Feed, Outputs, Session, Tensor
+from .config import Config, ConfigError, integer
+from .sessions import DTYPES, MOST_ROWS, Feed, Outputs, Session, Tensor
 
 Sources = Sequence[NDArray[Any]]
 

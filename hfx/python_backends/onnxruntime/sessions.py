@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import (
-    DTYPES,
     OPERATORS,
     OPERATORS_SHA256,
     SKIPS_PADDING,
@@ -40,6 +39,21 @@ PRECISION = "INFERENCE_PRECISION_HINT"  # OpenVINO's property: the type that it 
 Feed = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
 
+DTYPES: dict[str, Any] = {
+    "TYPE_BOOL": np.bool_,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_UINT16": np.uint16,
+    "TYPE_UINT32": np.uint32,
+    "TYPE_UINT64": np.uint64,
+    "TYPE_INT8": np.int8,
+    "TYPE_INT16": np.int16,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_FP16": np.float16,
+    "TYPE_FP32": np.float32,
+    "TYPE_FP64": np.float64,
+    "TYPE_STRING": np.object_,
+}
 # ONNX's element types, as ONNX Runtime writes them.
 ONNX_DTYPES: dict[str, Any] = {
     **{f"tensor({np.dtype(dtype).name})": dtype for dtype in DTYPES.values()},

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tritonclient.grpc import model_config_pb2
-
+from hfx.repository.model_config import pb
 from hfx.repository.subject import ConfigFile, Problem, Subject, View, rule
 
 
@@ -175,7 +174,7 @@ def _member_ends(config: ConfigFile, view: View) -> Iterator[_End]:
 
 
 def _end(owner: ConfigFile, tensor: Any, value: str, place: str, line: int | None) -> _End:
-    return _End(value, place, model_config_pb2.DataType.Name(tensor.data_type), owner.shape(tensor.dims), line)
+    return _End(value, place, pb.DataType.Name(tensor.data_type), owner.shape(tensor.dims), line)
 
 
 def _agree(first: tuple[int, ...], second: tuple[int, ...]) -> bool:

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tritonclient.grpc import model_config_pb2
-
+from hfx.repository.model_config import pb
 from hfx.repository.onnx_facts import OnnxFacts, OnnxTensor
 from hfx.repository.rules.files import DEFAULT_FILES, backend_of
 from hfx.repository.rules.scheduling import has_gpu
@@ -139,7 +138,7 @@ def tensor_count(subject: Subject) -> Iterator[Problem]:
 def data_type(subject: Subject) -> Iterator[Problem]:
     """Data types differ from the ONNX file's."""
     for config, kind, path, name, declared, actual in _pairs(subject):
-        data_type = model_config_pb2.DataType.Name(declared.data_type)
+        data_type = pb.DataType.Name(declared.data_type)
         if actual is not None and actual.data_type != data_type:
             message = f"{kind} {name!r} is {data_type}, but {actual.data_type} in {path.name}."
             yield config.problem(message, kind, name)

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tritonclient.grpc import model_config_pb2
-
 from hfx import names
 from hfx.releases import QUEUE_POLICY_FIXED
+from hfx.repository.model_config import pb
 from hfx.repository.rules.files import backend_of
 from hfx.repository.subject import DEFAULT, ConfigFile, Problem, Subject, View, rule
 
@@ -81,7 +80,7 @@ def has_gpu(config: ConfigFile) -> bool:
 
 
 def _on_gpu(group: Any) -> bool:
-    return bool(group.kind == model_config_pb2.ModelInstanceGroup.KIND_GPU)
+    return bool(group.kind == pb.ModelInstanceGroup.KIND_GPU)
 
 
 @rule(

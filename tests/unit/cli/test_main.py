@@ -70,6 +70,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr.splitlines() == [f"{words} [] 0" for words in calls]
 
 
+def test_a_serving_process_imports_neither_numpy_nor_grpc() -> None:
+    modules = "hfx.cli.serve, hfx.repository, hfx.triton.commands, hfx.triton.supervisor"
+    code = f"import sys, {modules}; print([name for name in ('numpy', 'grpc', 'asyncio') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("words", [["infre", "x"], ["infer"], ["infer", "--nope", "a"], ["serve", "--http-port", "x"]])
 def test_an_unparsable_command_line_is_a_usage_error_that_points_to_help(words: list[str], hfx: Run) -> None:
     done = hfx(*words)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -52,3 +54,15 @@ def test_text_that_is_no_configuration_is_refused_with_its_place(text: str, wher
         parse_config(text)
     assert where in caught.value.message
     assert caught.value.fix
+
+
+def test_the_messages_are_those_of_the_package_that_is_imported_later() -> None:
+    code = (
+        "import sys; from hfx.repository.model_config import pb\n"
+        "assert 'grpc' not in sys.modules\n"
+        "from tritonclient.grpc import model_config_pb2, service_pb2\n"
+        "assert model_config_pb2 is pb\n"
+        "assert service_pb2.ModelConfigResponse(config=pb.ModelConfig(name='m')).config.name == 'm'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
