@@ -129,7 +129,8 @@ newest: | $(NATIVE)
 
 TORCH := $(shell grep ^torch== constraints.txt)
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis pandas
-# Tests of packages that these environments lack.
+# Left out are tests of packages that these environments lack (Spark, boto3, what only tests use), of compiled code alone
+# (native), and tests/triton, which would take an hour: tests/versions serves a model, over HTTP and gRPC, in both.
 APART := boto3|kubernetes_validate|openai|pyspark|sentence_transformers|tests\.rigs\.checkpoints\.sentence_models
 TRIED := $(addprefix tests/unit/,batch cli client core exporter front local perf python_backends repository rows triton)
 
