@@ -21,12 +21,15 @@ struct Env;
 struct Session;
 struct TypeInfo;
 struct TensorInfo;
+struct RunOptions;
+struct IoBinding;
+struct CudaOptions;
 
 constexpr uint32_t VERSION = 17;
 constexpr int FAIL = 1, INVALID_ARGUMENT = 2;                    // OrtErrorCode
 constexpr int FLOAT = 1, UINT8 = 2, INT8 = 3, INT32 = 6, INT64 = 7, BOOL = 9, FLOAT16 = 10;  // ONNXTensorElementDataType
 constexpr int REQUIRED = 0, OPTIONAL = 1;                        // OrtCustomOpInputOutputCharacteristic
-constexpr int ARENA = 1, DEFAULT_MEMORY = 0;                     // OrtAllocatorType, OrtMemType
+constexpr int DEVICE = 0, ARENA = 1, DEFAULT_MEMORY = 0;         // OrtAllocatorType, OrtMemType
 constexpr int ERRORS = 3;                                        // OrtLoggingLevel
 
 // OrtApi: a slot is called by its number and signature.
@@ -68,8 +71,8 @@ struct Api {
     Status *make_env(int level, const char *name, Env **out) const { return call<3, Status *>(level, name, out); }
     Status *no_telemetry(const Env *env) const { return call<6, Status *>(env); }
     Status *make_session(const Env *env, const char *path, const SessionOptions *options, Session **out) const { return call<7, Status *>(env, path, options, out); }
-    Status *run(Session *session, const char *const *inputs, const Value *const *values, size_t count, const char *const *outputs, size_t wanted, Value **made) const {
-        return call<9, Status *>(session, static_cast<const void *>(nullptr), inputs, values, count, outputs, wanted, made);
+    Status *run(Session *session, const RunOptions *options, const char *const *inputs, const Value *const *values, size_t count, const char *const *outputs, size_t wanted, Value **made) const {
+        return call<9, Status *>(session, options, inputs, values, count, outputs, wanted, made);
     }
     Status *make_options(SessionOptions **out) const { return call<10, Status *>(out); }
     Status *execution_mode(SessionOptions *options, int parallel) const { return call<13, Status *>(options, parallel); }
@@ -100,6 +103,21 @@ struct Api {
     void release(Value *value) const { call<96, void>(value); }
     void release(TypeInfo *type) const { call<98, void>(type); }
     void release(SessionOptions *options) const { call<100, void>(options); }
+
+    // Functions for sessions on a GPU.
+    Status *make_run_options(RunOptions **out) const { return call<39, Status *>(out); }
+    Status *memory(const char *name, int id, MemoryInfo **out) const { return call<68, Status *>(name, DEVICE, id, DEFAULT_MEMORY, out); }
+    void release(RunOptions *options) const { call<97, void>(options); }
+    Status *run(Session *session, const RunOptions *options, IoBinding *binding) const { return call<133, Status *>(session, options, binding); }
+    Status *make_binding(Session *session, IoBinding **out) const { return call<134, Status *>(session, out); }
+    void release(IoBinding *binding) const { call<135, void>(binding); }
+    Status *bind_input(IoBinding *binding, const char *name, const Value *value) const { return call<136, Status *>(binding, name, value); }
+    Status *bind_output(IoBinding *binding, const char *name, const Value *value) const { return call<137, Status *>(binding, name, value); }
+    Status *entry(RunOptions *options, const char *key, const char *value) const { return call<165, Status *>(options, key, value); }
+    Status *add_cuda(SessionOptions *options, const CudaOptions *cuda) const { return call<204, Status *>(options, cuda); }
+    Status *make_cuda_options(CudaOptions **out) const { return call<205, Status *>(out); }
+    Status *set(CudaOptions *cuda, const char *const *keys, const char *const *values, size_t count) const { return call<206, Status *>(cuda, keys, values, count); }
+    void release(CudaOptions *cuda) const { call<208, void>(cuda); }
 };
 
 struct ApiBase {

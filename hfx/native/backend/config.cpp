@@ -8,6 +8,19 @@ namespace {
 constexpr const char *QUEUES[] = {"dynamic_batching", "sequence_batching", "ensemble_scheduling"};
 constexpr const char *TENSORS[] = {"batch_input", "batch_output"};
 
+// Reads the device of the instances. Those of a GPU must be one group with one GPU, as there is one net.
+bool read_device(const Json &groups, int &gpu, Text &error) {
+    int64_t number = 0;
+    gpu = -1;
+    for (Json each = groups.first(); each; each = each.next()) {
+        if (!each["kind"].text().equals("KIND_GPU")) continue;
+        if (groups.size() != 1 || each["gpus"].size() != 1 || !each["gpus"].first().integer(number, 0, INT32_MAX))
+            return refuse(error, "instance_group must be one group with one number in gpus: serve several GPUs with --steps python");
+        gpu = int(number);
+    }
+    return true;
+}
+
 }  // namespace
 
 bool whole_number(const Json &config, const char *name, long least, long &value, Text &error) {
@@ -29,17 +42,16 @@ bool path_in(const char *folder, Span name, Text &path) {
     return (absolute || (append(path, folder) && append(path, "/"))) && append(path, name) && path.push('\0');
 }
 
-bool can_be_honoured(const Json &config, Text &error) {
+bool can_be_honoured(const Json &config, int &gpu, Text &error) {
     for (const char *key : QUEUES)
         if (config[key]) return refuse(error, "%s can't be used: the backend has a queue of its own", key);
     for (const char *key : TENSORS)
         if (config[key].size()) return refuse(error, "%s can't be used: the backend makes the net's inputs itself", key);
     if (config["model_transaction_policy"]["decoupled"].is_true()) return refuse(error, "decoupled can't be used: a request has one answer");
-    for (Json each = config["instance_group"].first(); each; each = each.next())
-        if (each["kind"].text().equals("KIND_GPU")) return refuse(error, "instance_group kind KIND_GPU can't be served: use KIND_CPU");
+    if (!read_device(config["instance_group"], gpu, error)) return false;
     Json accelerators = config["optimization"]["execution_accelerators"];
     bool accelerated = accelerators["cpu_execution_accelerator"].size() || accelerators["gpu_execution_accelerator"].size();
-    return !accelerated || refuse(error, "execution_accelerators can't be used: the backend runs ONNX Runtime on the CPU");
+    return !accelerated || refuse(error, "execution_accelerators can't be used: the backend runs ONNX Runtime alone; serve with --steps python");
 }
 
 }  // namespace hfx

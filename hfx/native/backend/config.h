@@ -14,7 +14,8 @@ inline Span parameter(const Json &config, const char *name) { return config["par
 // no memory.
 [[nodiscard]] bool path_in(const char *folder, Span name, Text &path);
 
-// Refuses a configuration that needs another queue, another device or another runtime than this backend has.
-[[nodiscard]] bool can_be_honoured(const Json &config, Text &error);
+// Refuses a configuration that needs another queue, other devices or another runtime than this backend has. Sets `gpu` to
+// the number of the GPU, or to -1 for the CPU.
+[[nodiscard]] bool can_be_honoured(const Json &config, int &gpu, Text &error);
 
 }  // namespace hfx

@@ -48,6 +48,7 @@ void narrow(Values &logits, size_t classes) {
 }  // namespace
 
 Model::~Model() {
+    destroy(device_);
     if (!shared_) return;
     if (slot_ >= 0) shared_->pool.free(slot_);
     SharedNet::release(shared_);
@@ -57,14 +58,19 @@ bool Model::open(Span config_text, const char *folder, Text &error) {
     Document document;
     if (const char *wrong = document.parse(config_text)) return refuse(error, "Triton's configuration: %.100s", wrong);
     Json config = document.root();
-    if (!can_be_honoured(config, error)) return false;
+    int gpu = -1;
+    if (!can_be_honoured(config, gpu, error)) return false;
     Span key = parameter(config, SHARED_NET);
     bool opens = true;
     if (key.data && !is_digest(key)) return refuse(error, "parameter %s is no SHA-256 in hexadecimal digits", SHARED_NET);
     if (key.data && !(shared_ = SharedNet::acquire(key, opens))) return false;
     if (shared_) runner_ = &shared_->runner;
-    if (!open_steps(config, folder, opens, error) || !open_net(config, folder, opens, error)) return false;
-    return runner_->net.has_types() == encoder_.settings.types || refuse(error, "settings.json and the graph differ in token_type_ids");
+    if (gpu >= 0 && shared_) return refuse(error, "%s can't be used on a GPU: adapters are served in one hop on CPUs only", SHARED_NET);
+    if (gpu >= 0 && !(device_ = make<DeviceRunner>())) return false;
+    if (!open_steps(config, folder, opens, error)) return false;
+    const char *output = embedding_.empty() ? "logits" : embedding_.data();
+    if (device_ ? !device_->open(config, folder, output, gpu, encoder_.settings, error) : !open_net(config, folder, output, opens, error)) return false;
+    return (device_ ? device_->has_types() : runner_->net.has_types()) == encoder_.settings.types || refuse(error, "settings.json and the graph differ in token_type_ids");
 }
 
 bool Model::open_steps(const Json &config, const char *folder, bool opens, Text &error) {
@@ -84,8 +90,7 @@ bool Model::open_steps(const Json &config, const char *folder, bool opens, Text 
     return settings(config, opens, error) && inputs(config, error) && outputs(config, error);
 }
 
-bool Model::open_net(const Json &config, const char *folder, bool opens, Text &error) {
-    const char *output = embedding_.empty() ? "logits" : embedding_.data();
+bool Model::open_net(const Json &config, const char *folder, const char *output, bool opens, Text &error) {
     if (opens && !runner_->net.open(config, folder, output, error)) return false;
     if (opens) runner_->item_rank = item_rank();
     if (!runner_->net.makes(output) || runner_->item_rank != item_rank())
@@ -118,8 +123,12 @@ bool Model::settings(const Json &config, bool opens, Text &error) {
     if (!config["max_batch_size"].integer(batch, 1, INT32_MAX)) return refuse(error, "max_batch_size must be at least 1");
     const Array<int32_t> &widths = encoder_.settings.widths;
     if (widest && widths[widths.size() - 1] > widest) return refuse(error, "parameter max_width is below the widths of settings.json");
-    bound.requests = size_t(requests), bound.batch = size_t(batch), bound.tokens = bound.batch * encoder_.settings.max_length;
-    if (opens) runner_->queue.bound = bound, runner_->skips_padding = skips;
+    bound.requests = size_t(requests), bound.batch = size_t(batch);
+    // max_batch_size limits a request. On a GPU, a batch may have more rows.
+    if (device_ && bound.batch < Shapes::MOST_SEQUENCES) bound.batch = Shapes::MOST_SEQUENCES;
+    if (device_) bound.large = Shapes::MOST_TOKENS;
+    bound.tokens = bound.batch * encoder_.settings.max_length;
+    if (opens) queue().bound = bound, runner_->skips_padding = skips;
     return true;
 }
 
@@ -156,14 +165,20 @@ void Model::execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request
         Job &job = made ? *made : without_memory;
         job.request = requests[at], job.instance = instance, job.model = this, job.slot = slot_;
         if (made ? prepare(job) : job.fail(triton::UNAVAILABLE)) {
-            leads = runner_->queue.add(made) || leads;
+            leads = queue().add(made) || leads;
         } else {
             if (job.name.size) named_.remove(job);
             respond(job);
             destroy(made);
         }
     }
-    if (leads) shared_ ? shared_->wake() : runner_->lead();
+    if (leads) lead();
+}
+
+void Model::lead() {
+    if (device_) device_->wake();
+    else if (shared_) shared_->wake();
+    else runner_->lead();
 }
 
 // Turns a request into tokens. Returns false if the request is refused or ends another one, or if the queue is full.
@@ -176,14 +191,14 @@ bool Model::prepare(Job &job) {
     TRITONBACKEND_InferenceRequestTimeoutMicroseconds && triton::done(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(job.request, &job.timeout));
     size_t rows = job.inputs.rows, estimated = estimate(job.inputs);
     double timeout = 1e-6 * double(job.timeout);
-    if (!runner_->queue.take(rows, estimated, timeout)) return overloaded(job);
+    if (!queue().take(rows, estimated, timeout)) return overloaded(job);
     uint64_t began = now();
     bool prepared = read_parameters(options_, job) &&
                     (encoder_.encode(job.inputs, job.tokens, job.reason) || job.fail(triton::INVALID_ARGUMENT));
     job.tokenizing = now() - began;
     job.work = job.tokens.rows * job.tokens.sequences * job.tokens.width;
-    if (!prepared) runner_->queue.leave_out(rows, estimated);
-    return prepared && (runner_->queue.correct(rows, estimated, job.work, timeout) || overloaded(job));
+    if (!prepared) queue().leave_out(rows, estimated);
+    return prepared && (queue().correct(rows, estimated, job.work, timeout) || overloaded(job));
 }
 
 // Estimates the number of tokens before texts are tokenized: one token for 4 bytes, as in English.

@@ -1,11 +1,8 @@
-// The net of an encoder: one ONNX file in ONNX Runtime, whose library is opened by its path and used by its C
-// interface.
+// The net of an encoder on the CPU: one ONNX file in ONNX Runtime.
 #pragma once
-#include "../memory.h"
-#include "../ort.h"
-#include "config.h"
 #include "pool.h"
 #include "rows.h"
+#include "session.h"
 
 namespace hfx {
 
@@ -24,8 +21,6 @@ struct Values {
 
 class Net {
 public:
-    ~Net();
-
     // Opens the net that the parameters of a model's configuration name; `folder` is the version folder. Returns false
     // with the reason in `error`.
     [[nodiscard]] bool open(const Json &config, const char *folder, const char *output, Text &error);
@@ -40,20 +35,9 @@ public:
     bool makes(const char *output) const { return !strcmp(output_.data(), output); }
 
 private:
-    bool load(const char *library, Text &error);
-    bool options(const Json &config, Text &error);
-    bool numbers(const Json &config, Text &error);
-    bool check(const char *output, Text &error);
-    enum Element { INPUT, INITIALIZER, OUTPUT };
-    bool element(Element kind, size_t index, int &type, Text &name, int64_t &width, Text &error) const;
-    bool fails(ort::Status *status, Text &error) const;
     bool take(ort::Value *value, size_t rows, Values &made, Text &error) const;
 
-    const ort::ApiBase *base_ = nullptr;
-    const ort::Api *api_ = nullptr;
-    ort::SessionOptions *options_ = nullptr;
-    ort::Session *session_ = nullptr;
-    ort::MemoryInfo *memory_ = nullptr;
+    Session session_;
     const Pool *pool_ = nullptr;
     Text output_;
     bool types_ = false;

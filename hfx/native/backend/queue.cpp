@@ -17,7 +17,7 @@ bool Queue::refuses(size_t work, double timeout) const {
     if (requests_ < FEW_WAITING) return false;
     // The rest of the current run, the waiting requests, and the run that includes the new request. Large requests take
     // turns with others.
-    double others = work > LARGE || double(large_) < double(work_) ? double(large_) : double(work_);
+    double others = work > bound.large || double(large_) < double(work_) ? double(large_) : double(work_);
     double seconds = rate_ > 0 ? 2 * run_seconds_ + (double(work_) + others) / rate_ : 0;
     if (timeout > 0 && seconds > timeout) return true;
     return (rows_ >= bound.batch || large_) && bound.seconds > 0 && seconds > bound.seconds;
@@ -26,7 +26,7 @@ bool Queue::refuses(size_t work, double timeout) const {
 // Adds a request to the counts (`sign` is 1), or takes it out of them (-1).
 void Queue::count(size_t rows, size_t work, int sign) {
     requests_ += sign;
-    if (work > LARGE) large_ += sign * work;
+    if (work > bound.large) large_ += sign * work;
     else rows_ += sign * rows, work_ += sign * work;
 }
 
@@ -65,19 +65,19 @@ Job *Queue::cut(Job **from) {
     *from = job->next;
     job->next = nullptr;
     requests_--;
-    if (job->work <= LARGE) rows_ -= job->inputs.rows, work_ -= job->work;
+    if (job->work <= bound.large) rows_ -= job->inputs.rows, work_ -= job->work;
     return job;
 }
 
-Job *Queue::next() {
+Job *Queue::next(bool stays) {
     Held held(lock_);
     Job *batch = nullptr, **end = &batch;
-    for (size_t rows = 0; first_ && (!batch || (first_->work <= LARGE && rows + first_->inputs.rows <= bound.batch)); end = &(*end)->next) {
+    for (size_t rows = 0; first_ && (!batch || (first_->work <= bound.large && rows + first_->inputs.rows <= bound.batch)); end = &(*end)->next) {
         rows += first_->inputs.rows;
         *end = cut(&first_);
-        if ((*end)->work > LARGE) break;
+        if ((*end)->work > bound.large) break;
     }
-    if (!batch) leads_ = false;
+    if (!batch) leads_ = stays;
     if (!first_) last_ = nullptr;
     return batch;
 }
@@ -88,7 +88,7 @@ Job *Queue::next_small() {
     size_t rows = 0;
     for (Job **at = &first_; *at;) {
         Job *job = *at;
-        bool fits = job->work <= LARGE && (!batch || rows + job->inputs.rows <= bound.batch);
+        bool fits = job->work <= bound.large && (!batch || rows + job->inputs.rows <= bound.batch);
         if (!fits) {
             before = job, at = &job->next;
             continue;

@@ -7,17 +7,18 @@
 #pragma once
 #include <pthread.h>
 #include "job.h"
+#include "refusals.h"
 
 namespace hfx {
 
 // How much may wait: the number of requests, and the seconds until a new request is answered; 0 is no limit. `batch`
 // rows, a full batch, may wait whatever the seconds are, because callers that wait for their answers make up such a
 // batch. A request of more than `tokens` tokens, a full batch of the longest texts, is accepted if the large requests
-// before it take no longer than the seconds.
+// before it take no longer than the seconds. A request of more than `large` tokens is a batch by itself.
 struct Bound {
     size_t requests = 1024;
     double seconds = 3.0;
-    size_t batch = 64, tokens = SIZE_MAX;
+    size_t batch = 64, tokens = SIZE_MAX, large = LARGE;
 };
 
 class Queue {
@@ -35,8 +36,8 @@ public:
     // Adds a job. Returns whether the caller leads now: then it must call `next` until that returns null.
     bool add(Job *job);
     // Returns the next batch: at most `bound.batch` rows, or a request that has more, or one large request. Returns
-    // null if nothing waits.
-    Job *next();
+    // null if nothing waits; then the caller leads no more, unless it `stays`.
+    Job *next(bool stays = false);
     // Returns a batch of small requests, wherever they are in the queue, or null if none waits.
     Job *next_small();
     // Records the time of a batch of small requests with `rows` rows, or of a large request with 0.

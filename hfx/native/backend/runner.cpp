@@ -20,7 +20,7 @@ void report(Job **jobs, size_t count, uint64_t began, uint64_t ended) {
 
 void Runner::lead() {
     while (Job *batch = queue.next()) {
-        size_t large = batch->work > LARGE ? batch->work : 0;
+        size_t large = batch->work > queue.bound.large ? batch->work : 0;
         run(batch, large);
         if (large) queue.finish(large);
     }

@@ -24,6 +24,7 @@ typedef int TRITONBACKEND_ArtifactType;
 
 HFX_TRITON TRITONSERVER_Error *TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char *message);
 HFX_TRITON void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *error);
+HFX_TRITON TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, int line, const char *message);
 HFX_TRITON TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *message, const char **text, size_t *bytes);
 HFX_TRITON TRITONSERVER_Error *TRITONSERVER_MessageDelete(TRITONSERVER_Message *message);
 
@@ -65,12 +66,17 @@ constexpr TRITONSERVER_Error_Code INTERNAL = 1, INVALID_ARGUMENT = 3, UNAVAILABL
 constexpr TRITONSERVER_DataType BOOL = 1, INT32 = 8, FP32 = 11, BYTES = 13;
 constexpr TRITONSERVER_MemoryType CPU = 0, CPU_PINNED = 1;
 constexpr TRITONSERVER_ParameterType STRING_PARAMETER = 0, INT_PARAMETER = 1, BOOL_PARAMETER = 2;
+constexpr int WARNING = 1, ERROR = 2;  // levels of the log
 constexpr uint32_t RELEASE_ALL = 1, FINAL_RESPONSE = 1, SEQUENCE_END = 2;
 
 // Whether a call succeeded. Deletes its error, which nothing uses.
 inline bool done(TRITONSERVER_Error *error) {
     if (error) TRITONSERVER_ErrorDelete(error);
     return !error;
+}
+// Writes a line to Triton's log.
+inline void log(int level, const char *line) {
+    if (TRITONSERVER_LogMessage) done(TRITONSERVER_LogMessage(level, "hfx", 0, line));
 }
 
 }  // namespace hfx::triton

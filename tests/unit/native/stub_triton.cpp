@@ -1,16 +1,25 @@
 // A Triton for the backend alone: it sends requests from threads, fails where it is told to, and checks that each request
 // is answered and released once, and each error freed. stub_triton FOLDER CONFIG: FOLDER has the version 1 of a model of
 // text-classification, for stub_onnxruntime.cpp; FOLDER-other has it with other weights if its net is shared. Prints what came; ends with 1, and words, where something is wrong. With
-// a third argument it only loads the model, and prints why it can't.
+// a third argument it does something else:
+//   load            loads the model, and prints why it can't
+//   ask             reads requests from the standard input, sends them at once, and prints code and answer of each. A
+//                   request is a line of tensors: NAME TYPE ROWS COLUMNS, and the values, texts in hexadecimal digits.
+//                   With "wait", waits for the process's end for ten seconds
+//   bench N S TEXT  sends TEXT from N callers for S seconds, as a Triton with four instances, and prints the answers per second
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <deque>
+#include <iostream>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,6 +109,7 @@ ort::Status *RegisterCustomOps(ort::SessionOptions *, const ort::ApiBase *) { re
 
 TRITONSERVER_Error *TRITONSERVER_ErrorNew(int code, const char *words) { return errors++, new TRITONSERVER_Error{code, words}; }
 void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *error) { errors--, delete error; }
+TRITONSERVER_Error *TRITONSERVER_LogMessage(int, const char *, int, const char *message) { return fprintf(stderr, "log: %s\n", message), nullptr; }
 TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *message, const char **text, size_t *bytes) {
     return *text = message->text.data(), *bytes = message->text.size(), call();
 }
@@ -388,15 +398,107 @@ int share(TRITONBACKEND_Model first) {
     return 0;
 }
 
+// ---- other uses
+
+std::string from_digits(const std::string &digits) {
+    std::string text;
+    for (size_t at = 0; at + 1 < digits.size(); at += 2) text += char(std::stoi(digits.substr(at, 2), nullptr, 16));
+    return text;
+}
+std::string to_digits(const std::string &text) {
+    std::string digits;
+    char two[3];
+    for (unsigned char each : text) snprintf(two, sizeof two, "%02x", each), digits += two;
+    return digits;
+}
+
+int ask(TRITONBACKEND_Model &model, bool waits) {
+    std::deque<TRITONBACKEND_Request> requests;
+    for (std::string line; std::getline(std::cin, line);) {
+        TRITONBACKEND_Request &request = requests.emplace_back();
+        request.outputs.push_back("embedding");
+        std::istringstream words(line);
+        std::string name, value;
+        for (int type, rows, columns; words >> name >> type >> rows >> columns;) {
+            Strings texts;
+            std::string content;
+            for (int each = 0; each < rows * columns && words >> value; each++) {
+                int32_t number = type == BYTES ? 0 : std::stoi(value);
+                if (type == BYTES) texts.push_back(from_digits(value.substr(1)));
+                else content.append(reinterpret_cast<char *>(&number), type == BOOL ? 1 : 4);
+            }
+            // The names outlive the requests.
+            static std::deque<std::string> names;
+            add_input(request, names.emplace_back(name).c_str(), type, {rows, columns}, {type == BYTES ? packed(texts) : content});
+        }
+    }
+    std::vector<std::thread> all;
+    for (auto &request : requests) all.emplace_back([&] { send(model, request), wait_for(request), check_done(request); });
+    for (std::thread &each : all) each.join();
+    for (const auto &request : requests) printf("%d %s\n", request.code, to_digits(request.answer).c_str());
+    fflush(stdout);
+    if (waits) sleep(10);
+    return 0;
+}
+
+int bench(TRITONBACKEND_Model &model, int callers, double seconds, const std::string &text) {
+    std::mutex lock;
+    std::condition_variable came;
+    std::deque<TRITONBACKEND_Request *> waiting;
+    std::atomic<bool> over{false};
+    std::atomic<long> answers{0};
+    std::vector<std::thread> all;
+    for (int instance = 0; instance < 4; instance++)
+        all.emplace_back([&] {
+            for (;;) {
+                std::unique_lock<std::mutex> held(lock);
+                came.wait(held, [&] { return over || !waiting.empty(); });
+                if (waiting.empty()) return;
+                TRITONBACKEND_Request *request = waiting.front();
+                waiting.pop_front();
+                held.unlock();
+                send(model, *request);
+            }
+        });
+    // One thread stands for all callers: each sends its next request when the last one is answered.
+    std::deque<TRITONBACKEND_Request> requests;
+    auto begin = std::chrono::steady_clock::now();
+    auto add = [&] {
+        TRITONBACKEND_Request &request = requests.emplace_back();
+        add_input(request, "text_input", BYTES, {1, 1}, {packed({text})});
+        std::lock_guard<std::mutex> held(lock);
+        waiting.push_back(&request);
+        came.notify_one();
+    };
+    for (int caller = 0; caller < callers; caller++) add();
+    size_t at = 0;
+    while (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < seconds) {
+        if (!requests[at].releases) {
+            usleep(50);
+            continue;
+        }
+        check(!requests[at++].code, "a request is refused");
+        answers++, add();
+    }
+    for (; at < requests.size(); at++) wait_for(requests[at]);
+    over = true, came.notify_all();
+    for (std::thread &each : all) each.join();
+    printf("%.0f\n", double(answers) / seconds);
+    return 0;
+}
+
 }  // namespace
 
 int main(int count, char **arguments) {
     TRITONBACKEND_Model model = {arguments[1], arguments[2], nullptr}, narrow = model;
     std::string words;
     if (count > 3) {
-        if (open(model, words)) close(model);
-        puts(words.c_str());
-        return 0;
+        std::string use = arguments[3];
+        bool opened = open(model, words);
+        if (!opened || use == "load") puts(words.c_str());
+        int code = opened && use == "ask" ? ask(model, count > 4) : opened && use == "bench" ? bench(model, atoi(arguments[4]), atof(arguments[5]), arguments[6]) : 0;
+        if (opened) close(model);
+        return code;
     }
     if (model.config.find("shared_net") != std::string::npos) return share(model);
     size_t at = narrow.config.find("\"1000000\"");

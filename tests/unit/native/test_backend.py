@@ -22,7 +22,11 @@ from tests.zoo.cache import built
 
 HERE = Path(__file__).parent
 SOURCES = (*(NATIVE / "tokenizer").glob("*.cpp"), *(NATIVE / "backend").glob("*.cpp"), HERE / "stub_triton.cpp")
-STUB = HERE / "stub_onnxruntime.cpp"
+STUBS = {
+    "libonnxruntime.so": HERE / "stub_onnxruntime.cpp",
+    "libprovider.so": HERE / "stub_provider.cpp",
+    "libcuda.so.1": HERE / "stub_cuda.c",
+}
 PROGRAM, LIBRARY = "triton", "libonnxruntime.so"
 FLAGS = ["-std=c++17", "-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Wno-psabi", "-pthread"]
 OWN = ["-fno-exceptions", "-fno-rtti"]  # of hfx's sources
@@ -70,12 +74,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compiled(sanitizer: str) -> tuple[Path, Path]:
     """Return the program of stub_triton.cpp and the library of stub_onnxruntime.cpp.
 
-    They are compiled once for each state of the sources.
+    They are compiled once for each state of the sources, with the other STUBS beside them.
     """
     if not shutil.which("g++"):
         pytest.skip("no g++, whose sanitizers are libraries of their own")
     command = ["g++", *FLAGS, f"-I{NATIVE}", *SANITIZERS[sanitizer].split()]
-    key = build_key([*command, *OWN, *WRAPPED], [*SOURCES, STUB, *NATIVE.rglob("*.h")])
+    key = build_key([*command, *OWN, *WRAPPED], [*SOURCES, *STUBS.values(), *NATIVE.rglob("*.h")])
 
     def compile_all(folder: Path) -> dict[str, Any]:
         (folder / build.HEADER).write_text(build.header())
@@ -84,7 +88,9 @@ def compiled(sanitizer: str) -> tuple[Path, Path]:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(compile_one, SOURCES, objects))
         subprocess.run([*command, *map(str, objects), *WRAPPED, "-o", str(folder / PROGRAM)], check=True)
-        subprocess.run([*command, str(STUB), "-shared", "-fPIC", "-o", str(folder / LIBRARY)], check=True)
+        for name, stub in STUBS.items():
+            of_language = command if stub.suffix == ".cpp" else ["gcc", *SANITIZERS[sanitizer].split()]
+            subprocess.run([*of_language, str(stub), "-shared", "-fPIC", "-o", str(folder / name)], check=True)
         return {"command": command}
 
     def compile_one(source: Path, made: Path) -> None:
@@ -119,6 +125,7 @@ def test_models_that_share_a_net_come_and_go(sanitizer: str, folder: Path) -> No
     run(program, folder, config(library, {}, skips_padding="1", shared_net=KEY))
 
 
+ON_GPU = {"kind": "KIND_GPU", "gpus": [0]}
 GPU = {"gpu_execution_accelerator": [{"name": "tensorrt"}]}
 
 
@@ -129,7 +136,10 @@ GPU = {"gpu_execution_accelerator": [{"name": "tensorrt"}]}
         ({"max_batch_size": 0}, {}, "max_batch_size must be at least 1"),
         ({"dynamic_batching": {}}, {}, "dynamic_batching can't be used: the backend has a queue of its own"),
         ({"batch_output": [{}]}, {}, "batch_output can't be used"),
-        ({"instance_group": [{"kind": "KIND_GPU"}]}, {}, "KIND_GPU can't be served: use KIND_CPU"),
+        ({"instance_group": [{"kind": "KIND_GPU"}]}, {}, "must be one group with one number in gpus"),
+        ({"instance_group": [{"kind": "KIND_GPU", "gpus": [0, 1]}]}, {}, "serve several GPUs with --steps python"),
+        ({"instance_group": [ON_GPU, {"kind": "KIND_CPU"}]}, {}, "must be one group with one number in gpus"),
+        ({"instance_group": [ON_GPU]}, {"shared_net": KEY}, "adapters are served in one hop on CPUs only"),
         ({"optimization": {"execution_accelerators": GPU}}, {}, "execution_accelerators can't be used"),
         ({"optimization": {"graph": {"level": 3}}}, {}, "optimization.graph.level"),
         ({"model_transaction_policy": {"decoupled": True}}, {}, "a request has one answer"),
