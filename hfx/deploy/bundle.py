@@ -5,7 +5,7 @@ unpacked into one folder of the repository. Each Python model starts with START_
 config.pbtxt), which puts that folder first on sys.path. Triton's stub imports START_FILE before its own module
 (measured with Triton 2.51), so numpy is also imported from that folder, and no environment variable is needed.
 
-On CPUs an encoder is a single C++ model if its export has proven that this is possible (hfx/triton/one_hop.py). The
+An encoder is a single C++ model if its export has proven that this is possible (hfx/triton/one_hop.py). On CPUs, the
 nets of other encoders become Python models: hfx's onnxruntime has native operators, and pads less than the image's
 backend.
 
@@ -166,7 +166,8 @@ def _make_ready(
         if is_others(path, net, device):
             (folder / path).unlink()
     if net is not None and model.is_native:
-        one_hop.merge(folder, model.name, _runtime(folder / model.name / "1", folder / packages_path(deployment)))
+        runtime = _runtime(folder / model.name / "1", folder / packages_path(deployment))
+        one_hop.merge(folder, model.name, runtime, device=device)
     folders = tuple(name for name in manifest.folders if (folder / name).is_dir())
     for name, config in {name: config_of(folder, name, device) for name in folders}.items():
         is_net = config.backend == "onnxruntime"

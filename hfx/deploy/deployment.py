@@ -28,6 +28,7 @@ from hfx.triton import one_hop
 
 
 DEVICES = ("cpu", "gpu")
+CUDA_13_TAG = "25.08"  # the first release with CUDA 13, which onnxruntime-gpu's wheels need
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "int8": 1}
 
 
@@ -49,8 +50,8 @@ def config_of(repository: Path, folder: str, device: str) -> Any:
     return parse_config(read_text(config_path(repository / folder, device), MAX_CONFIG_BYTES))
 
 
-def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
-    """Return the resources that a published model needs on `device`.
+def needs(repository: Path, manifest: Manifest, device: str, tag: str) -> ModelNeeds:
+    """Return the resources that a published model needs on `device` in the Triton release `tag`.
 
     Raises UsageError if the model was not exported for the device, and ModelCorrupt for a generator without its engine.
     """
@@ -62,7 +63,7 @@ def needs(repository: Path, manifest: Manifest, device: str) -> ModelNeeds:
     configs = {folder: config_of(repository, folder, device) for folder in manifest.folders}
     stream = configs.get(manifest.name + STREAM_SUFFIX)
     slots, queue = (_number(stream, "slots"), _number(stream, "max_queue_size")) if stream else (0, 0)
-    is_native = device == "cpu" and not one_hop.why_not(repository, manifest.name)
+    is_native = (device == "cpu" or tag >= CUDA_13_TAG) and not one_hop.why_not(repository, manifest.name, device)
     return ModelNeeds(
         threads=max(_number(config, "intra_op_thread_count") for config in configs.values()) or 1,
         weights=_weights(manifest, configs, device),
@@ -94,8 +95,9 @@ def is_others(path: str, net: Any, device: str) -> bool:
     """
     file = PurePosixPath(path)
     if net is not None and file.parts[0] == net.name:
-        served = net.parameters[MODEL_FILE].string_value if MODEL_FILE in net.parameters else net.default_model_filename
-        return ".onnx" in file.suffixes and file.name.removesuffix(".data") != served
+        named = [net.parameters[key].string_value for key in (MODEL_FILE, one_hop.ROWS_FILE) if key in net.parameters]
+        served = {net.default_model_filename, *named}
+        return ".onnx" in file.suffixes and file.name.removesuffix(".data") not in served
     return _other(device) in file.parts[2:-1]
 
 
@@ -291,7 +293,7 @@ def _deployed(repository: Path, name: str, device: str, triton: Release) -> Depl
             f"The model {name!r} needs Triton {minimum}; {triton.tag} is older.",
             f"Use --triton {max(minimum, MINIMUM_SECURE)}.",
         )
-    model_needs = needs(repository, manifest, device)
+    model_needs = needs(repository, manifest, device, triton.tag)
     return DeployedModel(manifest, getattr(manifest.precision, device), model_needs)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hfx.deploy.deployment import DeployedModel, Deployment, config_of
+from hfx.deploy.deployment import CUDA_13_TAG, DeployedModel, Deployment, config_of
 from hfx.deploy.folder import copy_hashed
 from hfx.errors import FetchFailed, UsageError
 from hfx.manifest import hash_file
@@ -29,7 +29,6 @@ from hfx.names import NET_SUFFIX
 NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
 LLGUIDANCE = "llguidance==1.9.1"
 ONNXRUNTIME = {"cpu": "onnxruntime==1.31.1", "gpu": "onnxruntime-gpu==1.31.1"}
-CUDA_13_TAG = "25.08"  # the first release with CUDA 13, which onnxruntime-gpu's wheels need
 
 # The platforms of x86-64 images from Ubuntu 22.04 (glibc 2.35) on.
 PLATFORMS = tuple(f"manylinux_2_{glibc}_x86_64" for glibc in (35, 34, 31, 28, 27, 17))
@@ -57,7 +56,7 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
 
     These are numpy (with `with_numpy`), tokenizers unless all models are native encoders, llguidance for generators
     (structured outputs), ONNX Runtime, and OpenVINO for encoders that run on it. On GPUs, the image's own backend runs
-    the nets of encoders. Raises UsageError for an image with an older CUDA.
+    the nets of encoders that are not native. Raises UsageError for an image with an older CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)
@@ -70,7 +69,7 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
             "has an older one.",
             f"Use --triton {CUDA_13_TAG} or later.",
         )
-    if generators or deployment.device == "cpu":
+    if generators or deployment.device == "cpu" or any(model.is_native for model in deployment.models):
         needed.append(ONNXRUNTIME[deployment.device])
     if with_openvino and any(runs_openvino(deployment, model) for model in deployment.models):
         needed.append(OPENVINO)

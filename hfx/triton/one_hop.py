@@ -1,9 +1,9 @@
 """Merging the steps of an encoder into one model in C++, which takes texts and returns answers (hfx/native/backend).
 
-A published encoder is an ensemble of Python steps, which runs on every device. On CPUs, its members become one model
-with the same name, tensors and parameters. This is done in a server's own copy of the models, or in a bundle. The
-merge requires that the export has proven a compiled tokenizer, and that nothing is configured that only the Python
-steps can do. The Python processes of the tokenizer, the net and the last step are no longer needed
+A published encoder is an ensemble of Python steps, which runs on every device. Its members become one model with the
+same name, tensors and parameters. This is done in a server's own copy of the models, or in a bundle. The merge requires
+that the export has proven a compiled tokenizer and, for GPUs, a graph of rows; and that nothing is configured that only
+the Python steps can do. The Python processes of the tokenizer, the net and the last step are no longer needed
 (docs/benchmarks-encoder.md).
 """
 
@@ -24,20 +24,31 @@ from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256,
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import CONFIG, config_path, render_message
 from hfx.triton.installation import ONNXRUNTIME
-from hfx.triton.models import KIND_CPU, read_config
+from hfx.triton.models import KIND_CPU, KIND_GPU, read_config
 
 Steps = Literal["native", "python"]
 NET = "net"  # in the merged model's version folder: the folder with the contents of NAME_net/1
 INSTANCES = 2  # one instance runs the net, while the other takes requests
+GPU_INSTANCES = 4  # they turn texts into tokens, while a thread of the backend runs the net
+# Parameter of NAME_net for GPUs: its graph with inputs [rows, width], beside the one with flattened inputs.
+ROWS_FILE = "rows_file"
+CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
 
 
-def runtime_library(package: Path) -> Path | None:
-    """Return the library of ONNX Runtime in its Python `package`; None if it is built into the module."""
-    return next(iter(sorted((package / "capi").glob("libonnxruntime.so.*"))), None)
+def runtime_library(package: Path, device: str = "cpu") -> Path | None:
+    """Return the library of ONNX Runtime in its Python `package`.
+
+    Returns None if it is built into the module, or if it can't use the `device`.
+    """
+    folder = package / "capi"
+    can_use = device == "cpu" or (folder / CUDA_PROVIDER).is_file()
+    return next(iter(sorted(folder.glob("libonnxruntime.so.*"))), None) if can_use else None
 
 
-def prepare_encoders(repository: Path, backend: str | None, native: bool, served: Path | None = None) -> dict[str, str]:
-    """Convert each encoder in `repository` to the model or models that are served on this machine.
+def prepare_encoders(
+    repository: Path, backend: str | None, native: bool, served: Path | None = None, device: str = "cpu"
+) -> dict[str, str]:
+    """Convert each encoder in `repository` to the model or models that are served on the `device` of this machine.
 
     With `native`, an encoder becomes one model if possible. The nets of other encoders run in `backend`, which is hfx's
     onnxruntime backend in Python, if it is given. `served` is the repository of a running server that the models are
@@ -45,14 +56,15 @@ def prepare_encoders(repository: Path, backend: str | None, native: bool, served
     """
     kept = dict[str, str]()
     spec = importlib.util.find_spec(ONNXRUNTIME) if native else None
-    runtime = runtime_library(Path(spec.origin).parent) if spec and spec.origin else None
+    runtime = runtime_library(Path(spec.origin).parent, device) if spec and spec.origin else None
+    missing = "onnxruntime-gpu" if device == "gpu" else f"the library of {ONNXRUNTIME}"
     for folder in model_folders(repository):
         net = repository / (folder.name + NET_SUFFIX)
         if not (net.is_dir() and (folder / MANIFEST_FILE).is_file()):
             continue
-        reason = why_not(repository, folder.name) if runtime else f"the library of {ONNXRUNTIME} was not found"
+        reason = why_not(repository, folder.name, device) if runtime else f"{missing} was not found"
         if not reason:
-            merge(repository, folder.name, str(runtime), served)
+            merge(repository, folder.name, str(runtime), served, device)
             continue
         if native:
             kept[folder.name] = reason
@@ -69,24 +81,46 @@ def _use_backend(net: Path, backend: str) -> None:
             _write(path, config, "hfx serve, for its own copy")
 
 
-def why_not(repository: Path, name: str) -> str:
-    """Return the reason why the steps of the model NAME can't be merged into one model; empty if they can."""
+def why_not(repository: Path, name: str, device: str = "cpu") -> str:
+    """Return the reason why the steps of the model NAME can't be one model on `device`; empty if they can."""
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     if not ((repository / name / MANIFEST_FILE).is_file() and net.is_dir() and tokenize.is_dir()):
         return "it is not an encoder of hfx"
     if not (tokenize / "1" / COMPILED_TOKENIZER).is_file():
         return "the export has no compiled tokenizer for it"
-    config = read_config(config_path(net, "cpu"))
-    if config.backend != ONNXRUNTIME or config.optimization.execution_accelerators.cpu_execution_accelerator:
-        return "its net does not run in ONNX Runtime"
+    config = read_config(config_path(net, device))
+    accelerators = config.optimization.execution_accelerators
+    if config.backend != ONNXRUNTIME or getattr(accelerators, f"{device}_execution_accelerator"):
+        return "its net does not run in ONNX Runtime" + (" alone" if config.backend == ONNXRUNTIME else "")
+    if device == "gpu" and (reason := _not_on_gpu(net, config)):
+        return reason
     steps = (tokenize, net, *([last] if last.is_dir() else []))
-    return next((reason for folder in steps if (reason := _needs_python(folder))), "")
+    return next((reason for folder in steps if (reason := _needs_python(folder, device))), "")
 
 
-def _needs_python(folder: Path) -> str:
+def _not_on_gpu(net: Path, config: Any) -> str:
+    """Return the reason why the folder `net`, with its configuration for GPUs, can't be in one model on a GPU."""
+    if SHARED_NET in config.parameters:
+        return "adapters are served in one hop on CPUs only"
+    if all(group.kind == KIND_CPU for group in config.instance_group):
+        return "it was not exported for GPUs"
+    exists = (net / "1" / _model_file(config, "gpu")).is_file()
+    return "" if exists else "the export has no graph of rows for GPUs; export it again to get one"
+
+
+def _model_file(config: Any, device: str) -> str:
+    """Return the ONNX file of a net in its version folder; empty if there is none for a single model on `device`."""
+    if device == "gpu":
+        return str(config.parameters[ROWS_FILE].string_value) if ROWS_FILE in config.parameters else ""
+    named = config.parameters[MODEL_FILE].string_value if MODEL_FILE in config.parameters else ""
+    return named or config.default_model_filename or "model.onnx"
+
+
+def _needs_python(folder: Path, device: str) -> str:
     """Return the setting of a step that needs Triton's own queue or instances; empty if there is none."""
-    config = read_config(config_path(folder, "cpu"))
-    if any(group.kind != KIND_CPU or group.count > 1 for group in config.instance_group):
+    config = read_config(config_path(folder, device))
+    kind = KIND_GPU if device == "gpu" and folder.name.endswith(NET_SUFFIX) else KIND_CPU
+    if any(group.kind != kind or group.count > 1 or len(group.gpus) > 1 for group in config.instance_group):
         return f"{folder.name} has its own instance_group"
     batching = config.dynamic_batching
     chosen = {field.name for field, _ in batching.ListFields()} - {"default_queue_policy"}
@@ -95,8 +129,8 @@ def _needs_python(folder: Path) -> str:
     return ""
 
 
-def merge(repository: Path, name: str, runtime: str, served: Path | None = None) -> None:
-    """Merge the members of NAME into one model, and move their files to it.
+def merge(repository: Path, name: str, runtime: str, served: Path | None = None, device: str = "cpu") -> None:
+    """Merge the members of NAME into one model for `device`, and move their files to it.
 
     `runtime` is the path of ONNX Runtime's library, absolute or relative to the version folder of NAME.
     `served` is the repository of a running server that the model is added to, if there is one.
@@ -117,7 +151,7 @@ def merge(repository: Path, name: str, runtime: str, served: Path | None = None)
     }
     config = read_config(folder / CONFIG)
     config.backend = backend
-    _change(config, read_config(config_path(net, "cpu")), read_config(tokenize / CONFIG), runtime)
+    _change(config, read_config(config_path(net, device)), read_config(tokenize / CONFIG), runtime, device)
     for source, target in moves.items():
         if source.exists():
             source.rename(target)
@@ -145,17 +179,23 @@ def _link_library(own: Path, repositories: Iterable[Path]) -> None:
         link.replace(own)
 
 
-def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
+def _change(config: Any, net: Any, tokenize: Any, runtime: str, device: str) -> None:
     """Turn `config` from the ensemble's into the merged model's: with the same tensors, and the steps' parameters."""
     config.ClearField("ensemble_scheduling")
     config.ClearField("platform")
-    # An instance of a shared net only tokenizes, since the net runs in a thread of its own.
-    config.instance_group.add(count=1 if SHARED_NET in net.parameters else INSTANCES, kind=KIND_CPU)
+    if device == "gpu":
+        # One net, on the GPU that the configuration names, or on the first one that the process sees.
+        gpus = [number for group in net.instance_group for number in group.gpus] or [0]
+        config.instance_group.add(count=GPU_INSTANCES, kind=KIND_GPU, gpus=gpus[:1])
+    else:
+        # An instance of a shared net only tokenizes, since the net runs in a thread of its own.
+        config.instance_group.add(count=1 if SHARED_NET in net.parameters else INSTANCES, kind=KIND_CPU)
     config.model_warmup.extend(tokenize.model_warmup)
     settings = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
-    settings.pop(OPERATORS_SHA256, None)  # the operators are in the backend's library
-    model = settings.get(MODEL_FILE) or net.default_model_filename or "model.onnx"
-    for key, value in (settings | {MODEL_FILE: f"{NET}/{model}", ONNXRUNTIME: runtime}).items():
+    for key in (OPERATORS_SHA256, ROWS_FILE):  # the operators are in the backend's library
+        settings.pop(key, None)
+    own = {MODEL_FILE: f"{NET}/{_model_file(net, device)}", ONNXRUNTIME: runtime}
+    for key, value in (settings | own).items():
         config.parameters[key].string_value = value
 
 

@@ -21,8 +21,9 @@ from hfx.errors import ServerError
 from hfx.process import ends_with_parent, exit_reason
 from hfx.triton.liveness import STUB, processes, read_process
 
-# Known causes of Triton's end by a signal.
+# Known causes of Triton's end: by a signal, or with the code of hfx/native/backend/device_runner.cpp.
 CAUSES = {
+    86: "as its GPU has failed",
     -signal.SIGFPE: "as by a gRPC request with the parameter classification on an output of texts; HTTP refuses it",
     -signal.SIGSEGV: "as by gRPC streams with the header triton_grpc_error, or by requests that are cancelled at once",
 }

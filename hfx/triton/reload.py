@@ -46,7 +46,7 @@ class Unsettled(ServerError):
 class Served:
     """The models that Triton at `http_url` serves from `folder`/repository; each load may take `timeout` seconds.
 
-    `backend` and `native` determine how encoders are served (one_hop.prepare_encoders).
+    `backend`, `native` and `device` determine how encoders are served (one_hop.prepare_encoders).
     """
 
     folder: Path
@@ -54,6 +54,7 @@ class Served:
     timeout: float
     backend: str | None = None
     native: bool = False
+    device: str = "cpu"
 
     @property
     def repository(self) -> Path:
@@ -147,7 +148,7 @@ class Served:
         before = self.members(name)
         try:
             copied = _copy(source, name, incoming)
-            prepare_encoders(incoming, self.backend, self.native, self.repository)
+            prepare_encoders(incoming, self.backend, self.native, self.repository, self.device)
             folders = [folder for folder in copied if (incoming / folder).is_dir()]
             publication = secrets.token_hex(8)
             for folder in folders:

@@ -148,10 +148,6 @@ class TritonProcess(Server):
             return [Death((), process.server_death(code))]
         return self.loaded.deaths()
 
-    @property
-    def _is_native(self) -> bool:
-        return self.steps == "native" and self.device == "cpu"
-
     def _exposure(self) -> str:
         asks_certificates = self.grpc_tls is not None and self.grpc_tls.client_authorities
         users = "" if asks_certificates else f"Listening at {self.host}: all that reach this port can use the models. "
@@ -175,7 +171,8 @@ class TritonProcess(Server):
         try:
             read_settled(self._copy_models, lambda: folders)
             backend = installation.hfx_onnxruntime(self.device)
-            kept = prepare_encoders(self.folder / "repository", backend, self._is_native)
+            native = self.steps == "native"
+            kept = prepare_encoders(self.folder / "repository", backend, native, device=self.device)
             for name, reason in kept.items():
                 self.progress(f"{name} is served by its Python steps: {reason}")
             self._backends = installation.backend_directory(self.folder / "backends", self.device)
@@ -341,7 +338,7 @@ class TritonProcess(Server):
 
     def _served(self) -> Served:
         backend = self.installation.hfx_onnxruntime(self.device)
-        return Served(self.folder, self.http_url, self.timeout, backend, self._is_native)
+        return Served(self.folder, self.http_url, self.timeout, backend, self.steps == "native", self.device)
 
     def _abandon(self, error: BaseException) -> None:
         """Clean up after a start that failed. The log remains if the error names its path."""

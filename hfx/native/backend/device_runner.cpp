@@ -73,44 +73,52 @@ void *DeviceRunner::serve(void *argument) {
     }
 }
 
+// Runs the requests of the queue. While a run computes, the next one begins if so much waits that it pays; else it begins
+// when the run is done, before that run's requests are answered, so that it has more requests.
 void DeviceRunner::lead() {
     for (size_t place = 0;; place = !place) {
-        bool flies = launch(place);
-        if (flights_[!place].flies) land(!place);
-        else if (!flies) return;
+        Flight &other = flights_[!place];
+        bool begun = launch(place);
+        if (!other.taken && !begun) return;
+        if (!other.taken) continue;
+        arrive(!place);
+        if (!begun) launch(place);
+        if (other.taken) answer(other);
     }
 }
 
-// Begins the next run in a place. Returns false if no request waits; then this thread leads no more, unless the run in the
-// other place still computes.
+// Begins the next run in a place. Returns false if too little waits; then this thread leads no more, unless the requests
+// in the other place are still to be answered.
 bool DeviceRunner::launch(size_t place) {
     Flight &flight = flights_[place], &other = flights_[!place];
     size_t width = 0;
-    while (next_run(flight, width, other.flies)) {
+    while (next_run(flight, width, other)) {
         const Slice *slices = flight.slices.data();
         const size_t count = flight.slices.size();
-        flight.began = now(), flight.computes = false;
+        flight.began = now(), flight.taken = true, flight.computes = false;
         for (size_t at = 0; at < count; at++) {
             flight.computes = flight.computes || slices[at].count;
             if (!slices[at].job->began) slices[at].job->began = flight.began;
         }
-        if (!was_lost_ && (!flight.computes || begin(slices, count, width, place))) return flight.flies = true;
-        if (other.flies) land(!place);  // it may have an earlier part of a request
+        if (!was_lost_ && (!flight.computes || begin(slices, count, width, place))) return true;
+        flight.computes = false;
+        if (other.taken) arrive(!place), answer(other);  // it may have an earlier part of a request
         run_again(slices, count, place);
-        answer(flight.slices, flight.began, now());
+        answer(flight);
     }
     return false;
 }
 
 // Finds the slices of the next run. Runs of a large request take turns with small requests.
-bool DeviceRunner::next_run(Flight &flight, size_t &width, bool stays) {
+bool DeviceRunner::next_run(Flight &flight, size_t &width, const Flight &other) {
+    const size_t least = other.computes ? Shapes::FEW_TOKENS : 0;
     for (;;) {
         if (small_.next(flight.slices, width)) return true;
         Job *between = large_.empty() || !large_was_last_ ? nullptr : queue.next_small();
         large_was_last_ = !between;
         if (between) take(small_, between);
         else if (large_.next(flight.slices, width)) return true;
-        else if (Job *batch = queue.next(stays)) take(batch->work > queue.bound.large ? large_ : small_, batch);
+        else if (Job *batch = queue.next(other.taken, least)) take(batch->work > queue.bound.large ? large_ : small_, batch);
         else return false;
     }
 }
@@ -152,16 +160,14 @@ void DeviceRunner::fill(const Slice *slices, size_t count, size_t place, Shape s
     }
 }
 
-// Waits for the run in a place, and answers the requests that are done.
-void DeviceRunner::land(size_t place) {
+// Waits for the run in a place if it computes, and gives its requests their outputs.
+void DeviceRunner::arrive(size_t place) {
     Flight &flight = flights_[place];
     const float *output = nullptr;
-    flight.flies = false;
-    const Slice *slices = flight.slices.data();
-    const size_t count = flight.slices.size();
-    if (was_lost_ || (flight.computes && !net_.wait(place, output, reason_))) run_again(slices, count, place);
-    else if (flight.computes) collect(slices, count, output);
-    answer(flight.slices, flight.began, now());
+    if (!flight.computes) return;
+    if (was_lost_ || !net_.wait(place, output, reason_)) run_again(flight.slices.data(), flight.slices.size(), place);
+    else collect(flight.slices.data(), flight.slices.size(), output);
+    flight.computes = false, flight.ended = now();
 }
 
 // Gives each request its part of an output. A request for which there is no memory fails.
@@ -216,7 +222,9 @@ void DeviceRunner::give_up(const Slice *slices, size_t count, const Text &reason
 }
 
 // Answers the requests whose last slice has run, and reports the run.
-void DeviceRunner::answer(const Array<Slice> &slices, uint64_t began, uint64_t ended) {
+void DeviceRunner::answer(Flight &flight) {
+    const Array<Slice> &slices = flight.slices;
+    const uint64_t began = flight.began, ended = flight.ended > began ? flight.ended : now();
     size_t rows = 0, tokens = 0;
     bool single = false;
     TRITONBACKEND_ModelInstance *instance = nullptr;
@@ -241,6 +249,7 @@ void DeviceRunner::answer(const Array<Slice> &slices, uint64_t began, uint64_t e
     }
     queue.ran(single ? 0 : rows, tokens, ended - (landed_ > began ? landed_ : began));
     landed_ = ended;
+    flight.taken = false;
 }
 
 void DeviceRunner::lose(const Text &reason) {

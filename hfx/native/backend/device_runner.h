@@ -27,25 +27,25 @@ public:
 
 private:
     struct Opening;
-    // A run that computes, in the place of the same number.
+    // A run in the place of the same number.
     struct Flight {
         Array<Slice> slices;
-        uint64_t began = 0;
-        bool flies = false, computes = false;  // if it doesn't compute, all of its requests were cancelled
+        uint64_t began = 0, ended = 0;
+        bool taken = false, computes = false;  // it has requests that are to be answered; they are not computed yet
     };
 
     static void *serve(void *opening);
     void lead();
     bool launch(size_t place);
-    bool next_run(Flight &flight, size_t &width, bool stays);
+    bool next_run(Flight &flight, size_t &width, const Flight &other);
     void take(DevicePlan &plan, Job *batch);
     bool begin(const Slice *slices, size_t count, size_t width, size_t place);
     void fill(const Slice *slices, size_t count, size_t place, Shape shape) const;
-    void land(size_t place);
+    void arrive(size_t place);
     void collect(const Slice *slices, size_t count, const float *output);
     void run_again(const Slice *slices, size_t count, size_t place);
     void give_up(const Slice *slices, size_t count, const Text &reason);
-    void answer(const Array<Slice> &slices, uint64_t began, uint64_t ended);
+    void answer(Flight &flight);
     void lose(const Text &reason);
 
     DeviceNet net_;

@@ -69,8 +69,9 @@ Job *Queue::cut(Job **from) {
     return job;
 }
 
-Job *Queue::next(bool stays) {
+Job *Queue::next(bool stays, size_t least) {
     Held held(lock_);
+    if (work_ + large_ < least) return nullptr;
     Job *batch = nullptr, **end = &batch;
     for (size_t rows = 0; first_ && (!batch || (first_->work <= bound.large && rows + first_->inputs.rows <= bound.batch)); end = &(*end)->next) {
         rows += first_->inputs.rows;

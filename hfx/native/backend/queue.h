@@ -36,8 +36,8 @@ public:
     // Adds a job. Returns whether the caller leads now: then it must call `next` until that returns null.
     bool add(Job *job);
     // Returns the next batch: at most `bound.batch` rows, or a request that has more, or one large request. Returns
-    // null if nothing waits; then the caller leads no more, unless it `stays`.
-    Job *next(bool stays = false);
+    // null if nothing waits, or fewer than `least` tokens; then the caller leads no more, unless it `stays`.
+    Job *next(bool stays = false, size_t least = 0);
     // Returns a batch of small requests, wherever they are in the queue, or null if none waits.
     Job *next_small();
     // Records the time of a batch of small requests with `rows` rows, or of a large request with 0.

@@ -1,4 +1,4 @@
-"""The backend on a GPU, whose memory is the CPU's: a stub of CUDA's driver, and the real ONNX Runtime behind a stub provider.
+"""The backend on a GPU, whose memory is the CPU's: the real ONNX Runtime behind stubs of its provider and CUDA's driver.
 
 The graphs add and compare whole numbers, so that answers are exact in any order of the tokens, and padding shows.
 """

@@ -9,14 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
 from hfx.names import COMPILED_TOKENIZER
 from hfx.native.build import LIBRARY
 from hfx.repository import parse_config
-from hfx.triton.one_hop import prepare_encoders, why_not
-from tests.rigs.files.repositories import NET, POSTPROCESS, TOKENIZE, build, put
+from hfx.triton import one_hop
+from hfx.triton.models import KIND_GPU
+from hfx.triton.one_hop import CUDA_PROVIDER, ROWS_FILE, prepare_encoders, runtime_library, why_not
+from tests.rigs.files.repositories import NET, NET_GPU, POSTPROCESS, TOKENIZE, build, put, save
 
+HAS_CUDA_PROVIDER = (Path(onnxruntime.__file__).parent / "capi" / CUDA_PROVIDER).exists()
 CPU = {"cpu_accelerators": (("openvino", {}),)}
 
 
@@ -87,6 +91,72 @@ def test_encoders_that_do_not_qualify_stay_as_published(
     kept = prepare_encoders(repository, "onnxruntime", native=True)
     assert list(kept) == ["m"] * is_encoder and all(reason in each for each in kept.values())
     assert content(repository) == before
+
+
+# On GPUs
+
+
+ROWS = "model.fp16.rows.onnx"
+
+
+@pytest.fixture
+def on_gpu(repository: Path) -> Path:
+    """The model with a graph of rows for GPUs."""
+    save(repository, ROWS)
+    put(repository, replace(NET_GPU, parameters={ROWS_FILE: ROWS}), "gpu")
+    return repository
+
+
+def test_the_steps_become_one_model_with_the_graph_of_rows_on_a_gpu(on_gpu: Path) -> None:
+    assert why_not(on_gpu, "m", "gpu") == ""
+    one_hop.merge(on_gpu, "m", "/usr/lib/libonnxruntime.so.1", device="gpu")
+    made = config(on_gpu, "m/config.pbtxt")
+    [group] = made.instance_group
+    assert (group.kind, group.count, list(group.gpus)) == (KIND_GPU, one_hop.GPU_INSTANCES, [0])
+    parameters = {key: value.string_value for key, value in made.parameters.items()}
+    assert parameters["model_file"] == f"net/{ROWS}" and ROWS_FILE not in parameters
+    assert {ROWS, "model.fp16.onnx"} <= {path.name for path in (on_gpu / "m/1/net").iterdir()}
+
+
+def test_the_gpu_that_the_configuration_names_is_the_merged_models(on_gpu: Path) -> None:
+    edited(on_gpu / "m_net/configs/gpu.pbtxt", "count: 1", "count: 1 gpus: 3")
+    one_hop.merge(on_gpu, "m", "/usr/lib/libonnxruntime.so.1", device="gpu")
+    assert list(config(on_gpu, "m/config.pbtxt").instance_group[0].gpus) == [3]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda folder: (folder / "m_net/1" / ROWS).unlink(), "no graph of rows for GPUs"),
+        (lambda folder: put(folder, NET_GPU, "gpu"), "no graph of rows for GPUs"),
+        (lambda folder: (folder / "m_net/configs/gpu.pbtxt").unlink(), "it was not exported for GPUs"),
+        (lambda folder: edited(folder / "m_net/configs/gpu.pbtxt", "count: 1", "count: 2"), "own instance_group"),
+        (lambda folder: edited(folder / "m_net/configs/gpu.pbtxt", "count: 1", "gpus: [0, 1]"), "own instance_group"),
+        (
+            lambda folder: put(folder, replace(NET_GPU, parameters={ROWS_FILE: ROWS, "shared_net": "0"}), "gpu"),
+            "adapters are served in one hop on CPUs only",
+        ),
+    ],
+)
+def test_encoders_that_do_not_qualify_on_a_gpu_keep_their_steps(
+    on_gpu: Path, change: Callable[[Path], object], reason: str
+) -> None:
+    change(on_gpu)
+    assert reason in why_not(on_gpu, "m", "gpu")
+    assert why_not(on_gpu, "m") == ""
+
+
+def test_an_encoder_keeps_its_steps_without_onnxruntime_for_gpus(on_gpu: Path, tmp_path: Path) -> None:
+    capi = tmp_path / "onnxruntime" / "capi"
+    capi.mkdir(parents=True)
+    library = capi / "libonnxruntime.so.1.31.1"
+    library.touch()
+    assert runtime_library(capi.parent) == library and runtime_library(capi.parent, "gpu") is None
+    (capi / CUDA_PROVIDER).touch()
+    assert runtime_library(capi.parent, "gpu") == library
+    if not HAS_CUDA_PROVIDER:
+        kept = prepare_encoders(on_gpu, None, native=True, device="gpu")
+        assert kept == {"m": "onnxruntime-gpu was not found"}
 
 
 def edited(path: Path, old: str, new: str) -> None:
