@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hfx.deploy.deployment import CUDA_13_TAG
 from hfx.deploy.rules.subject import Document, Files, Table, table, tables
 from hfx.deploy.sagemaker.aws import CUDA_13_AMI, GUIDE, REFERENCE, TAG_PATTERN
-from hfx.deploy.deployment import CUDA_13_TAG
 from hfx.repository.subject import Problem, rule
 
 EXCLUDED = ("InstanceType", "InitialInstanceCount", "InferenceAmiVersion")  # fields that a serverless variant lacks

@@ -18,7 +18,7 @@ constexpr Option OPTIONS[] = {
     {"gpu_mem_limit", {}},
     {"do_copy_in_default_stream", {}},
 };
-constexpr size_t OWN_OPTIONS = 3, OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;
+constexpr size_t MOST_REASON = 300, OWN_OPTIONS = 3, OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;
 // Entries of a run. The first run with the number of a graph captures it, and later runs launch it; -1 is for runs
 // without a graph.
 constexpr const char *GRAPH = "gpu_graph_id", *WITHOUT_WAITING = "disable_synchronize_execution_providers";
@@ -141,8 +141,9 @@ bool DeviceNet::provide(const Json &config, int number, Text &error) {
     bool failed = session_.fails(api.make_cuda_options(&options), reason) || session_.fails(api.set(options, keys, values, count), reason) ||
                   session_.fails(api.add_cuda(session_.options(), options), reason);
     if (options) api.release(options);
+    const size_t skipped = reason.size() > MOST_REASON ? reason.size() - MOST_REASON : 0;  // its end names a library that is missing
     if (failed && reason.push('\0'))
-        refuse(error, "ONNX Runtime has no CUDA here (%.300s): install onnxruntime-gpu and CUDA's libraries, or serve on the CPU (--device cpu)", reason.data());
+        refuse(error, "ONNX Runtime has no CUDA here (%s): install onnxruntime-gpu and CUDA's libraries, or serve on the CPU (--device cpu)", reason.data() + skipped);
     captures_ = captures_ && !failed;  // capturing is not the reason
     return !failed;
 }

@@ -4,7 +4,8 @@
 // a third argument it does something else:
 //   load            loads the model, and prints why it can't
 //   ask             reads requests from the standard input, sends them at once, and prints code and answer of each. A
-//                   request is a line of tensors: NAME TYPE ROWS COLUMNS, and the values, texts in hexadecimal digits.
+//                   request is a line: the number of checks until it is cancelled, or -1, and its tensors: NAME TYPE ROWS
+//                   COLUMNS, and the values, texts in hexadecimal digits after an x.
 //                   With "wait", waits for the process's end for ten seconds
 //   bench N S TEXT  sends TEXT from N callers for S seconds, as a Triton with four instances, and prints the answers per second
 #include <pthread.h>
@@ -65,6 +66,7 @@ struct TRITONBACKEND_Request {
     std::vector<Parameter> parameters;
     uint64_t timeout = 0;
     std::atomic<bool> cancelled{false};
+    std::atomic<int> checks{-1};  // how often it is not cancelled before it is; -1: always
     std::atomic<int> responses{0}, releases{0}, reports{0};
     int code = 0;
     std::string answer;  // all outputs, or the words of the error
@@ -146,7 +148,9 @@ TRITONSERVER_Error *TRITONBACKEND_RequestParameter(TRITONBACKEND_Request *reques
     const Parameter &found = request->parameters.at(at);
     return *name = found.name.c_str(), *type = found.type, *value = &found.number, call();
 }
-TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request *request, bool *out) { return *out = request->cancelled, call(); }
+TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request *request, bool *out) {
+    return *out = request->cancelled || (request->checks >= 0 && request->checks-- == 0), call();
+}
 TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACKEND_Request *request, uint64_t *out) { return *out = request->timeout, call(); }
 TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t flags) {
     check(flags == 1 && request->releases == 0, "a request is released twice");
@@ -419,6 +423,8 @@ int ask(TRITONBACKEND_Model &model, bool waits) {
         request.outputs.push_back("embedding");
         std::istringstream words(line);
         std::string name, value;
+        words >> value;
+        request.checks = std::stoi(value);
         for (int type, rows, columns; words >> name >> type >> rows >> columns;) {
             Strings texts;
             std::string content;

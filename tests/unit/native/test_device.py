@@ -1,10 +1,11 @@
-"""The backend on a GPU, whose memory is the CPU's: the real ONNX Runtime behind stubs of its provider and CUDA's driver.
+"""The backend on a GPU with the CPU's memory: the real ONNX Runtime behind stubs of its provider and CUDA's driver.
 
 The graphs add and compare whole numbers, so that answers are exact in any order of the tokens, and padding shows.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -30,7 +31,7 @@ __all__ = ["folder"]  # a fixture
 
 FAILING = VOCABULARY.index("fails")
 SCALE = 2.0**-10
-BYTES, UNAVAILABLE = 13, 4  # codes of Triton
+BYTES, UNAVAILABLE, CANCELLED = 13, 4, 7  # codes of Triton
 LOST_GPU = 86  # the exit code
 Request = Mapping[str, np.ndarray]
 
@@ -177,9 +178,9 @@ def content(array: np.ndarray) -> bytes:
     return b"".join(len(text).to_bytes(4, "little") + text for text in array.ravel())
 
 
-def line(request: Request) -> str:
-    """Return a request as a line for the program."""
-    words: list[str] = []
+def line(request: Request, checks: int = -1) -> str:
+    """Return a request as a line for the program; it is cancelled after `checks` checks, if these are not -1."""
+    words = [str(checks)]
     for name, array in request.items():
         words += [name, str(BYTES), str(array.shape[0]), str(array.shape[1])]
         words += [f"x{text.hex()}" for text in array.ravel()]
@@ -276,8 +277,40 @@ def test_a_run_without_memory_is_tried_again_in_halves(folder: Path, net: str) -
     assert usual.stdout == short.stdout and usual.stdout.startswith("0 ")
 
 
+def test_a_large_request_is_cancelled_between_its_parts_and_others_are_answered(folder: Path, net: str) -> None:
+    program, library = compiled("plain")
+    large = {"text_input": strings(*(["a b a b a b a b a b"] * 6000))}  # 96,000 tokens, in runs of 256 sequences
+    given = f"{line(large, 5)}\n{ask_lines(['a'] * 9)}{line(large)}\n"
+    done = started(program, folder, on_gpu(library, model_file=net), "ask", given=given)
+    codes = [int(answer.split()[0]) for answer in done.stdout.splitlines()]
+    assert codes == [CANCELLED, *[0] * 10], done.stderr
+
+
 def test_a_graph_with_another_output_is_refused(folder: Path, tmp_path: Path) -> None:
     program, library = compiled("plain")
     graph(tmp_path / "half.onnx", kind=TensorProto.FLOAT16)
     done = started(program, folder, on_gpu(library, model_file=str(tmp_path / "half.onnx")), "load")
     assert "the output logits of the graph is not FP32" in done.stdout
+
+
+# The functions of ONNX Runtime
+
+
+def test_the_functions_of_the_provider_have_the_numbers_that_they_have_in_the_library() -> None:
+    """The stub replaces them, and runs all others. A library without the provider says so, for them alone."""
+    base = ctypes.CDLL(environment(Path())["STUB_ONNXRUNTIME"]).OrtGetApiBase
+    base.restype = ctypes.POINTER(ctypes.c_void_p)
+    slots = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint32)(base()[0])(17)
+    message = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(slots[2])
+    options = ctypes.c_void_p()
+
+    def call(slot: int, *arguments: Any) -> str:
+        status = ctypes.CFUNCTYPE(ctypes.c_void_p)(slots[slot])(*arguments)
+        return (message(status) or b"").decode() if status else ""
+
+    if not call(205, ctypes.byref(options)):
+        pytest.skip("this onnxruntime has the provider")
+    assert all(
+        "CUDA execution provider is not enabled" in call(slot, None, None, None, None) for slot in (205, 206, 207)
+    )
+    assert "CUDA execution provider" not in call(203, None) + call(210, None, None, None, None)
