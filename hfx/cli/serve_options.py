@@ -43,7 +43,7 @@ class ServeOptions:
     metrics_port: int = option(8002, "Metrics port. 0 picks a free port.", metavar="PORT")
     steps: Literal["native", "python"] = option(
         "native",
-        "Encoders on CPU. native: one C++ model, where the export has proven it. python: the published ensemble.",
+        "Encoders. native: one C++ model, where the export has proven it. python: the published ensemble.",
     )
     models: str = option("", "Serve only these models.", metavar="A,B")
     timeout: float = option(300, "Time limit for loading the models.", metavar="SECONDS")
