@@ -138,6 +138,8 @@ bool DeviceNet::provide(const Json &config, int number, Text &error) {
     const ort::Api &api = session_.api();
     ort::CudaOptions *options = nullptr;
     Text reason;
+    // The CPU computes nearly nothing, so ONNX Runtime needs no other threads.
+    if (!parameter(config, "intra_op_thread_count").size && session_.fails(api.threads_in_operators(session_.options(), 1), error)) return false;
     bool failed = session_.fails(api.make_cuda_options(&options), reason) || session_.fails(api.set(options, keys, values, count), reason) ||
                   session_.fails(api.add_cuda(session_.options(), options), reason);
     if (options) api.release(options);
