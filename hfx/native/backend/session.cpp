@@ -59,15 +59,16 @@ bool Session::load(const Json &config, const char *folder, Text &error) {
     Text library;
     if (!runtime.size || !parameter(config, "model_file").size)
         return refuse(error, "the parameters onnxruntime and model_file must name files");
-    return path_in(folder, runtime, library) && open_library(library.data(), error) && reset(config, error) && !fails(api_->cpu_memory(&memory_), error);
+    if (!path_in(folder, runtime, library) || !open_library(library.data(), error)) return false;
+    env_ = environment(api_);  // before the options, as those of a provider are logged
+    if (!env_) return refuse(error, "ONNX Runtime has no environment");
+    return reset(config, error) && !fails(api_->cpu_memory(&memory_), error);
 }
 
 bool Session::open(const Json &config, const char *folder, Text &error) {
     Text file, inside;
     if (!path_in(folder, parameter(config, "model_file"), file) || !path_in(file.data(), {"model.onnx", 10}, inside)) return false;
-    ort::Env *env = environment(api_);
-    if (!env) return refuse(error, "ONNX Runtime has no environment");
-    return !fails(api_->make_session(env, access(inside.data(), F_OK) ? file.data() : inside.data(), options_, &session_), error);
+    return !fails(api_->make_session(env_, access(inside.data(), F_OK) ? file.data() : inside.data(), options_, &session_), error);
 }
 
 bool Session::open_library(const char *path, Text &error) {

@@ -45,6 +45,7 @@ private:
 
     const ort::ApiBase *base_ = nullptr;
     const ort::Api *api_ = nullptr;
+    ort::Env *env_ = nullptr;
     ort::SessionOptions *options_ = nullptr;
     ort::Session *session_ = nullptr;
     ort::MemoryInfo *memory_ = nullptr;
