@@ -68,8 +68,9 @@ def fuse(source: onnx.ModelProto) -> Fused:
         fusion.attention(attention)
     for linear in linears:
         fusion.activation(linear)
-    for norm in model.graph.node:
-        fusion.norm(norm, {linear.out: linear for linear in linears if linear.residual})
+    residuals = {linear.out: linear for linear in linears if linear.residual}
+    for node in model.graph.node:
+        fusion.norm(node, residuals)
     kept = [node for at, node in enumerate(model.graph.node) if at not in fusion.absorbed]
     assign(model.graph.node, [*kept, *fusion.new.nodes])
     model.graph.initializer.extend(fusion.new.constants.values())

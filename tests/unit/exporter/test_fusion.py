@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from hfx.errors import VerificationFailed
 from hfx.exporter.encoder.build import build_graph, clean, inlined
@@ -19,10 +20,12 @@ from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.pooling import Pooling, TokenLayers, make_pooler
+from hfx.exporter.encoder.ragged import flatten_inputs
 from hfx.exporter.encoder.steps import STEPS, write_files
 from hfx.exporter.quantize.encoder import half
 from hfx.exporter.steps import Step
 from hfx.local import read_config
+from hfx.repository.rules.onnx_files import FUSED_ON_GPU
 from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.files import onnx_toys
@@ -110,6 +113,7 @@ def test_attention_is_one_operator_where_only_padding_is_hidden(model_type: str)
     assert bool(found["Attention"]) == (model_type not in TRACED) == bool(fused.attentions)
     assert found["Attention"] == fused.attentions and found["Softmax"] == fused.traced
     assert bool(fused.traced) == (model_type in TRACED | DECODERS)
+    assert {node.op_type for node in fused.model.graph.node if node.domain} <= FUSED_ON_GPU  # else hfx lint warns
 
 
 def test_a_layer_of_bert_has_seven_nodes() -> None:
@@ -174,6 +178,24 @@ def test_a_row_of_a_rectangular_batch_is_one_sequence_of_a_zero_shot_model() -> 
         found = answer(rectangular, feed)
         assert_near(found[:2], wanted[0, :2], share)
         assert_near(found[2:-1], wanted[1], share)
+
+
+def test_a_graph_that_computes_only_some_rows_has_no_rectangular_one() -> None:
+    """Queries of a sparse encoder with a table of numbers are not computed."""
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["ids"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["ids", "axis"], ["sums"]),
+        helper.make_node("MatMul", ["sums", "weight"], ["embedding"]),
+    ]
+    inputs = [onnx_toys.integers(name, "rows", "width") for name in ("input_ids", "attention_mask")]
+    constants = {"axis": np.array([1]), "weight": np.ones((1, 3), np.float32)}
+    graph = onnx_toys.graph(nodes, inputs, [onnx_toys.floats("embedding", "rows", 3)], constants)
+    plain = onnx.ModelProto()
+    plain.CopyFrom(graph)
+    flatten_inputs(plain, 1, {"input_ids": 0, "attention_mask": 0})
+    assert rows_graph(plain) is not None
+    flatten_inputs(graph, 1, {"input_ids": 0, "attention_mask": 0}, np.ones(3))
+    assert rows_graph(graph) is None
 
 
 # Exports.
