@@ -154,13 +154,15 @@ def test_layers_run_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return chosen
 
     monkeypatch.setattr(sessions, "session_options", profiled)
-    real = sessions.open_session
+    real = sessions.open_captured
 
-    def kept(*arguments: Any, captured: bool = False) -> Any:
-        opened.append(real(*arguments))  # a captured graph has no events of nodes
-        return opened[-1]
+    def kept(*arguments: Any) -> Any:
+        session, graphs = real(*arguments)
+        graphs.refusal = "a captured graph has no events of nodes"
+        opened.append(session)
+        return session, graphs
 
-    monkeypatch.setattr("hfx.python_backends.engine.runners.open_session", kept)
+    monkeypatch.setattr("hfx.python_backends.engine.staging.open_captured", kept)
     prompts, answers = graph_rows.random_rows(LENGTHS), graph_rows.random_rows([STEPS] * len(LENGTHS), seed=1)
     graph_rows.decoded(folder, prompts, answers, provider="CUDA")
     events = json.loads(Path(opened[0].end_profiling()).read_text())

@@ -64,10 +64,10 @@ class Stats:
     search). `inter_token` is the time between two consecutive steps that gave the same request a token.
 
     On a GPU, `steps_captured` is the number of steps that replayed a CUDA graph, and `steps_ahead` the number that were
-    begun while the host took the tokens of the step before. `prompt_runs` has the number of runs
-    of prompts or sources for each (rows, width) with padding, and `prompts_captured` the number of these that replayed
-    a graph. `device_cache_bytes` is the size of the caches of keys and values, and `capture_refusal` says why graphs
-    are not captured, if so.
+    begun while the host took the tokens of the step before. `prompt_runs` has the number of runs of prompts or sources
+    for each (rows, width) with padding, and `prompts_captured` the number of these that replayed a graph.
+    `device_cache_bytes` is the size of the caches of keys and values, and `capture_refusal` says why graphs are not
+    captured, if so.
 
     The fields from `slots` on describe the moment of the snapshot. `slots`, `slots_used` and `slots_free` are numbers
     of rows. `waiting` is the number of requests that have no rows yet, and `most_waiting` the largest number that may

@@ -235,9 +235,10 @@ class Binding:
     The binding keeps the memory alive. Arrays must be C-contiguous. An output may be the memory of an input if the
     graph reads this input before it writes the output.
 
-    If some memory is on a device, arrays on the host have copies there. A run brings all inputs there in one copy, and
-    all outputs back in another, through page-locked memory; then it waits for the device. Inputs are always copied,
-    because the positions change in each step. Scalars have no copy, as operators read them on the host.
+    If some memory is on a device, the session must run in the device's stream (`open_captured`), and arrays on the host
+    have copies there. A run brings all inputs there in one copy, and all outputs back in another, through page-locked
+    memory; then it waits for the device. Inputs are always copied, because the positions change in each step. Scalars
+    have no copy, as operators read them on the host.
 
     With `graphs`, the first run is captured, and later runs replay it, with the same values of the scalars. ONNX
     Runtime carries out a run that it captures several times, so outputs must not be the memory of inputs on a device,
