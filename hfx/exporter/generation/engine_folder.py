@@ -22,7 +22,7 @@ from hfx.exporter.families import find_family
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.plan import BEAMS, GeneratorPlan
 from hfx.exporter.graph.blocks import Attention, Net, Rotary
-from hfx.exporter.graph.generator import GeneratorWriter, log_softmax_graph, top_k_graph
+from hfx.exporter.graph.generator import GeneratorWriter, choose_graph, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.placement import obstacles
 from hfx.exporter.graph.writer import WeightFile
 from hfx.exporter.quantize.balance import balanced
@@ -34,7 +34,8 @@ from hfx.local import Device
 from hfx.python_backends.engine.sessions import trim_heap
 from hfx.python_backends.engine.spec import FILE_NAME, FORMAT, EngineSpec, read_spec
 
-WEIGHTS, ENCODER, LOG_SOFTMAX, TOP_K = "weights.bin", "encoder.onnx", "log_softmax.onnx", "top_k.onnx"
+WEIGHTS, ENCODER = "weights.bin", "encoder.onnx"
+LOG_SOFTMAX, TOP_K, CHOOSE = "log_softmax.onnx", "top_k.onnx", "choose.onnx"
 MINIMUM_ONNXRUNTIME = "1.31"  # the first version whose GroupQueryAttention has every option that the graphs use
 ALL_LEVELS = 127
 NATIVE_DECODER = "native_decoder"
@@ -110,6 +111,8 @@ def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Pa
                 native_decoders = _write_decoders(writer, folder, NATIVE_DECODER)
         log_softmax_graph(folder / LOG_SOFTMAX, net.vocab_size)
         top_k_graph(folder / TOP_K)
+        if formats.precision == "fp16":
+            choose_graph(folder / CHOOSE, net.vocab_size)
         content = _engine_json(net, formats, levels, decoders)
         if library:
             shutil.copyfile(library, folder / library.name)
@@ -200,6 +203,7 @@ def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, st
             "decoder": decoders,
             "log_softmax": LOG_SOFTMAX,
             "top_k": TOP_K,
+            "choose": CHOOSE if formats.precision == "fp16" else None,  # fp16 is for GPUs
         },
         "runtime": "onnxruntime",
         "operators": None,

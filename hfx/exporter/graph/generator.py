@@ -2,7 +2,7 @@
 
 `decoder_graph` runs the prefill and the decode steps of decoder-only models. Models with an encoder have an
 `encoder_graph`, and a `step_graph` for each number of beams. Two graphs without weights compute log-softmax and the
-best k of rows of scores.
+best k of rows of scores; for GPUs, another does both and edits scores between them.
 
 Activations are [tokens, hidden]. On the CPU a residual addition stays a node of its own: onnxruntime's
 SkipLayerNormalization took 4 to 6 times as long as Add and LayerNormalization (8 to 512 rows of 768), and its operator
@@ -184,6 +184,53 @@ def top_k_graph(path: Path) -> None:
     writer.output("values", np.float32, ["rows", "k"], "values")
     writer.output("ids", np.int64, ["rows", "k"], "ids")
     writer.save(path)
+
+
+def choose_graph(path: Path, vocab_size: int) -> None:
+    """Write the graph for a GPU from scores [all, vocabulary] to the best values and ids of some rows [rows, k].
+
+    The inputs:
+    rows [rows]: the rows of `scores` to choose from, of which a row may occur several times.
+    log_probs [rows, 1]: whether the row's log-softmax replaces its scores.
+    changed [1, n], amounts [3, n]: indices of the flattened rows, and for the score at each index a penalty (by which
+        a negative score is multiplied and any other is divided), an amount to subtract, and then an amount to add. If
+        an index occurs twice, its amounts are the same.
+    banned [1, m], limits [1, m]: indices of the flattened rows, and the most that the score there may then be.
+    ranks [k]: its length says how many scores of each row are returned. Its values are not read, because the operator
+        TopK on a GPU reads k on the host, where a GPU's Shape writes it.
+
+    The best score is first. On the CPU, the lowest id is first among equal scores; on a GPU, their order is open.
+    """
+    writer = GraphWriter("choose", None)
+    scores = writer.input("scores", np.float32, ["all", vocab_size])
+    rows = writer.input("rows", np.int64, ["rows"])
+    log_probs = writer.input("log_probs", np.bool_, ["rows", 1])
+    changed = writer.input("changed", np.int64, [1, "changed"])
+    amounts = writer.input("amounts", np.float32, [3, "changed"])
+    banned = writer.input("banned", np.int64, [1, "banned"])
+    limits = writer.input("limits", np.float32, [1, "banned"])
+    ranks = writer.input("ranks", np.int8, ["k"])
+    picked = writer.node("Gather", [scores, rows])
+    picked = writer.node("Where", [log_probs, writer.node("LogSoftmax", [picked]), picked])
+    flat = writer.node("Reshape", [picked, writer.const([1, -1], np.int64)])
+    flat = writer.node("ScatterElements", [flat, changed, _changed(writer, flat, changed, amounts)], axis=1)
+    flat = writer.node("ScatterElements", [flat, banned, limits], axis=1, reduction="min")
+    edited = writer.node("Reshape", [flat, writer.const([-1, vocab_size], np.int64)])
+    writer.nodes("TopK", [edited, writer.node("Shape", [ranks])], ["values", "ids"], axis=-1, largest=1, sorted=1)
+    writer.output("values", np.float32, ["rows", "k"], "values")
+    writer.output("ids", np.int64, ["rows", "k"], "ids")
+    writer.save(path)
+
+
+def _changed(writer: GraphWriter, flat: Value, changed: Value, amounts: Value) -> Value:
+    """Return the new scores [1, n] at the indices `changed` of `flat` scores."""
+    old = writer.node("GatherElements", [flat, changed], axis=1)
+    names = [writer.unique(name) for name in ("penalties", "subtracted", "added")]
+    penalties, subtracted, added = writer.nodes("Split", [amounts], names, axis=0, num_outputs=3)
+    negative = writer.node("Less", [old, writer.const(0, np.float32)])
+    times, by = (writer.node(op, [old, penalties]) for op in ("Mul", "Div"))
+    penalized = writer.node("Where", [negative, times, by])
+    return writer.node("Add", [writer.node("Sub", [penalized, subtracted]), added])
 
 
 @dataclass(frozen=True)

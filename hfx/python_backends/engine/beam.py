@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .matcher import Floats, Matcher
-from .processors import Endings, Processors, renormalize
+from .processors import Edits, Endings, Processors, renormalize
 from .request import Event, FinishReason, Request, Step, Top
 from .search import check_best
 
@@ -46,6 +46,7 @@ class BeamSearch:
         start = settings.decoder_prompt or request.prompt
         self.rows = settings.num_beams
         self.wants_log_probs = settings.log_probs
+        self.edits_by_id = settings.new_matcher is None and not settings.renormalize_logits
         self._settings = settings
         self._start = len(start)
         self._endings = Endings(settings, len(start))
@@ -86,9 +87,13 @@ class BeamSearch:
         newest: list[int] = self._ids[:, self._length - 1].tolist()
         return newest
 
+    def edits(self) -> Edits:
+        """Return the changes of the logits processors."""
+        return self._processors.edits(self._ids[:, : self._length])
+
     def edit(self, scores: Floats) -> None:
         """Apply the logits processors to `scores`, which are log-probabilities in beam search."""
-        self._processors.edits(self._ids[:, : self._length]).apply(scores)
+        self.edits().apply(scores)
         for row, matcher in zip(scores, self._matchers):  # noqa: B905 - a matcher a row, or none at all
             matcher.forbid(row)
         if self._settings.renormalize_logits:

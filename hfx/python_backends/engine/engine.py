@@ -130,7 +130,7 @@ class Engine:
         scheduler = FairScheduler(slots, spec.has_encoder, limits, light_rows, prefixes, short_parts)
         if runner.runtime == NATIVE and spec.operators:  # log-softmax and top-k are native, too
             session = replace(session, operators=spec.operators.path)
-        return cls(spec, Core(scheduler, runners, Picker(spec, slots, session)), settings)
+        return cls(spec, Core(scheduler, runners, Picker(spec, slots, session, runner.device)), settings)
 
     @property
     def runtime(self) -> str:

@@ -21,6 +21,7 @@ Array = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 NONE: Array = np.empty(0, np.int64)
+NO_AMOUNTS: Floats = np.empty((3, 0), np.float32)
 BANNED = np.float32(-np.inf)
 ROW_BITS = 40  # if a number combines a row and an id, the row begins at this bit
 
@@ -60,6 +61,37 @@ class Edits:
             scores[:, ids] = BANNED
         if self.banned is not None:
             scores[self.banned] = BANNED
+
+    def by_index(self, first: int, rows: int, vocabulary: int) -> tuple[Array, Floats, Array]:
+        """Return the changes to `rows` rows from row `first` on, by indices of flattened scores [rows, vocabulary].
+
+        The first array [n] has each index whose score changes once. The second [3, n] has the penalty of each of these
+        scores, the amount to subtract from it, and the amount to add to it. The third array has the indices that may
+        not be chosen.
+        """
+        if self is NOTHING:
+            return NONE, NO_AMOUNTS, NONE
+        starts = np.arange(first, first + rows)[:, None] * vocabulary
+        banned = [(starts + ids).ravel() for ids in self.everywhere]
+        if self.banned is not None:
+            banned.append(starts[self.banned[0], 0] + self.banned[1])
+        changes: list[tuple[int, Array, Floats | float]] = []  # row of the amounts, indices, amounts
+        if self.seen is not None:
+            changes.append((0, (starts + self.seen).ravel(), self.penalty))
+        if self.lowered is not None:
+            places, ids, lowered = self.lowered
+            changes.append((1, starts[places, 0] + ids, lowered))
+        if self.biases is not None:
+            ids, added = self.biases
+            changes.append((2, (starts + ids).ravel(), np.tile(added, rows)))
+        changed, amounts = NONE, NO_AMOUNTS
+        if changes:
+            changed = np.unique(np.concatenate([indices for _, indices, _ in changes]))
+            amounts = np.zeros((3, len(changed)), np.float32)
+            amounts[0] = 1
+            for kind, indices, amount in changes:
+                amounts[kind, np.searchsorted(changed, indices)] = amount
+        return changed, amounts, np.concatenate(banned) if banned else NONE
 
 
 NOTHING = Edits()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..checks import Ids
 from .matcher import Floats, Matcher
-from .processors import BANNED, Endings, Processors
+from .processors import BANNED, Edits, Endings, Processors
 from .request import Event, FinishReason, Request, Settings, Step, Top
 from .search import WHOLE_ROW, check_best
 
@@ -40,6 +40,7 @@ class SingleSearch:
         settings = request.settings
         start = settings.decoder_prompt or request.prompt
         self.wants_log_probs = settings.log_probs
+        self.edits_by_id = settings.new_matcher is None
         self.top_count = settings.top_log_probs
         self._index = index
         self._start = len(start)
@@ -91,6 +92,10 @@ class SingleSearch:
     def next_inputs(self) -> Sequence[int]:
         """The newest token."""
         return (int(self._ids[0, self._length - 1]),)
+
+    def edits(self) -> Edits:
+        """Return the changes of the processors."""
+        return self._edits
 
     def edit(self, scores: Floats) -> None:
         """Apply the processors to `scores` [1, vocabulary], in place."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..checks import Ids
 from ..errors import StepFailed
 from .matcher import Floats
+from .processors import Edits
 from .request import Event, Step, Top
 
 # `candidates` of a search that must see every score of its row.
@@ -34,8 +35,8 @@ class Search(Protocol):
     """The search of one sequence, or of one beam group.
 
     In each step, the engine runs the model. If `candidates` is not 0, it copies the rows' logits (or, if
-    `uses_log_probs`, their log-softmax), calls `edit` on the copy, and takes the best scores of it. Then it calls
-    `choose`.
+    `uses_log_probs`, their log-softmax), edits the copy, and takes the best scores of it. Then it calls `choose`.
+    It edits scores on the host by `edit`. If `edits_by_id`, it may apply `edits` on a device instead.
 
     `candidates` and `forced` are read at each step; the other attributes never change. The search occupies `rows` rows
     from its first choice to its last: 1, or the number of beams. `prompt` has the tokens that the decoder reads, in
@@ -46,6 +47,7 @@ class Search(Protocol):
 
     rows: int
     prompt: Ids
+    edits_by_id: bool
     uses_log_probs: bool
     wants_log_probs: bool
     top_count: int
@@ -54,7 +56,7 @@ class Search(Protocol):
     def candidates(self) -> int:
         """The number of best scores per row that `choose` needs at this step.
 
-        If it is 0, the row's argmax is enough, and `edit` is not called. If it is WHOLE_ROW, `choose` needs the whole
+        If it is 0, the row's argmax is enough, and scores are not edited. If it is WHOLE_ROW, `choose` needs the whole
         edited row. If it exceeds the size of the vocabulary, the scores of the whole vocabulary are enough.
         """
 
@@ -72,8 +74,11 @@ class Search(Protocol):
     def next_inputs(self) -> Sequence[int]:
         """Return the input token of each row for the next step."""
 
+    def edits(self) -> Edits:
+        """Return the changes to the scores of this step that ids determine; if `edits_by_id`, these are all changes."""
+
     def edit(self, scores: Floats) -> None:
-        """Apply the settings' processors to `scores` [rows, vocabulary], in place."""
+        """Apply `edits` and all other changes to `scores` [rows, vocabulary], in place."""
 
     def choose(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checks import Check, Fields, boolean, filled, integer, one_of, read_json
+from ..checks import Check, Fields, boolean, filled, integer, one_of, optional, read_json
 from ..errors import InvalidRequest, ModelDamaged
 
 FILE_NAME = "engine.json"
@@ -29,13 +29,15 @@ OPENVINO = "openvino"  # the runtime of models of earlier versions, which have O
 class Files:
     """The ONNX files of a model.
 
-    `decoder` maps a number of beams to a graph; without an encoder, the key 1 stands for any number.
+    `decoder` maps a number of beams to a graph; without an encoder, the key 1 stands for any number. `choose` edits
+    scores and finds the best on a GPU. Models for CPUs and models of earlier versions lack it.
     """
 
     encoder: Path | None
     decoder: Mapping[int, Path]
     log_softmax: Path
     top_k: Path
+    choose: Path | None
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def _files(folder: Path, fields: Fields, crosses: bool, widths: tuple[int, ...])
         decoder={width: decoders.take(str(width), file) for width in widths},
         log_softmax=fields.take("log_softmax", file),
         top_k=fields.take("top_k", file),
+        choose=fields.take("choose", optional(file)),
     )
 
 

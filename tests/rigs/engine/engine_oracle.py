@@ -33,13 +33,19 @@ def expected(request: Request) -> tuple[Event, ...]:
 
 
 def drive(
-    search: Search, logits: Callable[[list[list[int]]], np.ndarray], softmax: Any = log_softmax
+    search: Search,
+    logits: Callable[[list[list[int]]], np.ndarray],
+    softmax: Any = log_softmax,
+    step_of: Callable[[Search, np.ndarray, Any], Any] | None = None,
 ) -> tuple[list[Event], tuple[Event, ...]]:
-    """Run `search` to its end on the `logits` after its rows; return its events and its completions."""
+    """Run `search` to its end on the `logits` after its rows; return its events and its completions.
+
+    `step_of` may take the place of `one_step`.
+    """
     rows = [list(search.prompt) for _ in range(search.rows)]
     emitted: list[Event] = []
     while True:
-        step = one_step(search, logits(rows), softmax)
+        step = (step_of or one_step)(search, logits(rows), softmax)
         emitted += step.emitted
         if step.completions:
             return emitted, step.completions

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hfx.exporter.graph.generator import log_softmax_graph, top_k_graph
+from hfx.exporter.graph.generator import choose_graph, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import CONTRIB, GraphWriter
 
 VOCABULARY = 29
@@ -255,25 +255,31 @@ def _facts(kind: str, decoder: dict[str, str], **changed: Any) -> dict[str, Any]
     }
 
 
-def write_decoder(folder: Path, fails: bool = False, **changed: Any) -> Path:
-    """Write a decoder engine folder; `changed` are other facts of engine.json. Return `folder`."""
+def write_decoder(folder: Path, fails: bool = False, chooses: bool = False, **changed: Any) -> Path:
+    """Write a decoder engine folder; `changed` are other facts of engine.json. Return `folder`.
+
+    If it `chooses`, the folder has the graph that edits and ranks scores on a device.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     _save_decoder(folder / "decoder.onnx", fails)
-    return _write_rest(folder, _facts("decoder", {"1": "decoder.onnx"}, **changed))
+    return _write_rest(folder, _facts("decoder", {"1": "decoder.onnx"}, **changed), chooses)
 
 
-def write_encoder_decoder(folder: Path, fails: bool = False, **changed: Any) -> Path:
-    """Write an encoder-decoder engine folder with decoders of the widths BEAMS. Return `folder`."""
+def write_encoder_decoder(folder: Path, fails: bool = False, chooses: bool = False, **changed: Any) -> Path:
+    """Write an encoder-decoder engine folder with decoders of the widths BEAMS, like `write_decoder`."""
     folder.mkdir(parents=True, exist_ok=True)
     decoder = {str(beams): f"decoder.{beams}.onnx" for beams in BEAMS}
     for beams in BEAMS:
         _save_beam_decoder(folder / decoder[str(beams)], beams, fails)
     _save_encoder(folder / "encoder.onnx", fails)
-    return _write_rest(folder, _facts("encoder-decoder", decoder, **changed))
+    return _write_rest(folder, _facts("encoder-decoder", decoder, **changed), chooses)
 
 
-def _write_rest(folder: Path, facts: dict[str, Any]) -> Path:
+def _write_rest(folder: Path, facts: dict[str, Any], chooses: bool) -> Path:
     log_softmax_graph(folder / "log_softmax.onnx", VOCABULARY)
     top_k_graph(folder / "top_k.onnx")
+    if chooses:
+        choose_graph(folder / "choose.onnx", VOCABULARY)
+        facts["files"]["choose"] = "choose.onnx"
     (folder / "engine.json").write_text(json.dumps(facts))
     return folder

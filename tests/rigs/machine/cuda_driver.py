@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine import staging
+from hfx.python_backends.engine import scores, staging
 from hfx.python_backends.engine.device_memory import NOT_CAPTURED, Copier, Device, Graphs
 from hfx.python_backends.engine.sessions import GRAPH, SessionSettings, open_session
 from tests.unit.native.libraries import compiler
@@ -65,12 +65,13 @@ class Driver:
     def open_sessions(
         self, monkeypatch: pytest.MonkeyPatch, refuses: Callable[[int], bool] = lambda run: False
     ) -> None:
-        """Have runners open sessions on the CPU that behave as on a GPU; `refuses` says which captures fail."""
+        """Have an engine open sessions on the CPU that behave as on a GPU; `refuses` says which captures fail."""
 
         def opened(model: Path, settings: SessionSettings, device: Device) -> tuple[Any, Graphs]:
             return DeviceSession(open_session(model, settings), self, refuses), Graphs(model.name)
 
-        monkeypatch.setattr(staging, "open_captured", opened)
+        for module in (staging, scores):
+            monkeypatch.setattr(module, "open_captured", opened)
 
 
 class DeviceSession:

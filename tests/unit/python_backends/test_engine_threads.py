@@ -139,8 +139,8 @@ def test_closing_frees_sessions_and_copies_of_logits(decoder: Path) -> None:
     """The engine object is kept; a session of native operators keeps the library's code in use."""
     engine = Engine.open(decoder, slots=2, threads=1)
     engine.submit(ask((1,), 3)).result(10)
-    picker = engine._core.picker
-    kept = [weakref.ref(each) for each in (picker._scores, picker._log_softmax, picker._top_k)]
+    names = ("_scores", "_log_softmax", "_top_k")
+    kept = [weakref.ref(getattr(engine._core.picker._on_host, name)) for name in names]
     assert all(each() is not None for each in kept)
     engine.close()
     assert [each() for each in kept] == [None] * 3
