@@ -203,14 +203,13 @@ def choose_graph(path: Path, vocab_size: int) -> None:
     """
     writer = GraphWriter("choose", None)
     scores = writer.input("scores", np.float32, ["all", vocab_size])
-    rows = writer.input("rows", np.int64, ["rows"])
     log_probs = writer.input("log_probs", np.bool_, ["rows", 1])
     changed = writer.input("changed", np.int64, [1, "changed"])
     amounts = writer.input("amounts", np.float32, [3, "changed"])
     banned = writer.input("banned", np.int64, [1, "banned"])
     limits = writer.input("limits", np.float32, [1, "banned"])
     ranks = writer.input("ranks", np.int8, ["k"])
-    picked = writer.node("Gather", [scores, rows])
+    picked = writer.node("Gather", [scores, writer.input("rows", np.int64, ["rows"])])
     picked = writer.node("Where", [log_probs, writer.node("LogSoftmax", [picked]), picked])
     flat = writer.node("Reshape", [picked, writer.const([1, -1], np.int64)])
     flat = writer.node("ScatterElements", [flat, changed, _changed(writer, flat, changed, amounts)], axis=1)
@@ -227,9 +226,8 @@ def _changed(writer: GraphWriter, flat: Value, changed: Value, amounts: Value) -
     old = writer.node("GatherElements", [flat, changed], axis=1)
     names = [writer.unique(name) for name in ("penalties", "subtracted", "added")]
     penalties, subtracted, added = writer.nodes("Split", [amounts], names, axis=0, num_outputs=3)
-    negative = writer.node("Less", [old, writer.const(0, np.float32)])
     times, by = (writer.node(op, [old, penalties]) for op in ("Mul", "Div"))
-    penalized = writer.node("Where", [negative, times, by])
+    penalized = writer.node("Where", [writer.node("Less", [old, writer.const(0, np.float32)]), times, by])
     return writer.node("Add", [writer.node("Sub", [penalized, subtracted]), added])
 
 

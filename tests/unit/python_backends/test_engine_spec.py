@@ -57,6 +57,7 @@ def changed(folder: Path, target: Path, **facts: Any) -> Path:
         ({"files": []}, r"files is \[\]"),
         ({"files__top_k": "../top_k.onnx"}, r"files\.top_k is '\.\./top_k.onnx'"),
         ({"files__decoder": {"1": "decoder.1.onnx"}}, r"files\.decoder\.2 is null"),
+        ({"files__choose": "lost.onnx"}, r"lost\.onnx is missing \(files.choose of engine.json\)"),
         ({"files__encoder": "lost.onnx"}, r"lost\.onnx is missing \(files.encoder of engine.json\)"),
     ],
 )
