@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 
 from hfx.deploy import bundle, wheels
-from hfx.deploy.deployment import Deployment, open_deployment
+from hfx.deploy.deployment import Deployment, config_of, is_others, open_deployment
 from hfx.deploy.folder import hash_everything
 from hfx.errors import FetchFailed, ModelCorrupt, UsageError
 from hfx.manifest import read_manifest, verify_files
+from hfx.names import COMPILED_TOKENIZER
+from hfx.native.build import LIBRARY
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.repository import parse_config
-from tests.rigs.files.repositories import build
+from hfx.triton.one_hop import ROWS_FILE
+from tests.rigs.files.repositories import NET_GPU, build, put, save, seal
 from tests.rigs.files.wheels import HERE, wheels_for
 
 ROOT = Path(__file__).parents[3]
@@ -175,6 +178,35 @@ def test_a_bundle_is_a_healthy_repository_of_one_device_and_the_same_each_time(d
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True)
     assert done.stdout.startswith(str(tmp_path / "one/m/1/packages/tokenizers")), done.stderr
     assert verify_files(manifest, tmp_path / "one") == []
+
+
+ROWS = "model.fp16.rows.onnx"
+
+
+@pytest.fixture
+def with_rows(tmp_path: Path) -> Path:
+    """A repository whose model can be one C++ model on a GPU."""
+    repository = build(tmp_path / "repository")
+    for name in (COMPILED_TOKENIZER, LIBRARY):
+        (repository / "m_tokenize/1" / name).write_bytes(name.encode())
+    save(repository, ROWS)
+    put(repository, replace(NET_GPU, parameters={ROWS_FILE: ROWS}), "gpu")
+    return seal(repository)
+
+
+def test_an_encoder_is_native_on_a_gpu_where_the_image_has_cuda_13(with_rows: Path) -> None:
+    [native] = open_deployment(with_rows, ["m"], device="gpu").models
+    earlier = open_deployment(with_rows, ["m"], device="gpu", triton="24.12")
+    assert native.is_native and not earlier.models[0].is_native
+    assert wheels.ONNXRUNTIME["gpu"] in wheels.requirements(open_deployment(with_rows, ["m"], device="gpu"))
+    assert wheels.ONNXRUNTIME["gpu"] not in wheels.requirements(earlier)
+
+
+def test_only_gpus_read_the_graph_of_rows(with_rows: Path) -> None:
+    for device, others in (("gpu", {"model.onnx"}), ("cpu", {"model.fp16.onnx", ROWS})):
+        net = config_of(with_rows, "m_net", device)
+        files = (f"m_net/1/{path.name}" for path in (with_rows / "m_net/1").iterdir())
+        assert {Path(path).name for path in files if is_others(path, net, device)} == others
 
 
 @pytest.mark.full  # pip fetches 340 MB to resolve them
