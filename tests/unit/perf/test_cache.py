@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,8 @@ def test_a_perf_analyzer_on_path_is_used_if_it_runs(
     assert fix in raised.value.fix
 
 
+@pytest.mark.skipif(find_spec("pytriton") is None, reason="the wheel has the libraries")
 def test_missing_libraries_of_perf_analyzer_come_from_pytritons_wheel(folder: Path) -> None:
-    pytest.importorskip("pytriton")
     script(folder / "perf_analyzer-tritonclient-2.51.0" / "bin" / "perf_analyzer", f"echo '{VERSION}' >&2")
     program = perf_analyzer.fetch()
     libraries = program.libraries
