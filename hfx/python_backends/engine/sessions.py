@@ -176,7 +176,7 @@ def _opened(model: Path, settings: SessionSettings, onnxruntime: Any, on_gpu: di
         providers.insert(0, (wanted, own))  # type: ignore[arg-type]
         options.add_session_config_entry(ASSIGNMENT, "1")
     try:
-        session = onnxruntime.InferenceSession(str(model), options, providers=providers)
+        session = onnxruntime.InferenceSession(str(model), options, providers=providers, enable_fallback=0)
     except Exception as error:  # its exceptions have no common class below Exception
         if settings.provider != "CPU" and any(words in str(error) for words in NO_ROOM):  # they have no codes, either
             raise ProviderMissing(

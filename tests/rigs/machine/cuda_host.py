@@ -63,8 +63,13 @@ def counted() -> Counter[str]:
     library.counted.restype = ctypes.c_size_t
     lines = ctypes.create_string_buffer(1 << 20)
     library.counted(lines, ctypes.c_size_t(len(lines)))
+    return read_counts(lines.value.decode())
+
+
+def read_counts(text: str) -> Counter[str]:
+    """Return the counts that cuda_runtime.c has written."""
     counts = Counter[str]()
-    for line in lines.value.decode().splitlines():
+    for line in text.splitlines():
         count, name = line.split(" ", 1)
         counts[name] += int(count)
     return counts

@@ -29,7 +29,6 @@ from hfx.repository.rules.onnx_files import FUSED_ON_GPU
 from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.files import onnx_toys
-from tests.rigs.files.device_copies import copied
 from tests.rigs.machine.tiers import full
 
 LENGTHS = (7, 16, 1, 24, 3)
@@ -124,30 +123,6 @@ def test_a_layer_of_bert_has_seven_nodes() -> None:
     assert found["MatMul"] == 3 * layers + 1  # and one of pooling
     assert not {"LayerNormalization", "Softmax", "Erf", "Transpose", "Reshape"} & found.keys()
     assert {value.name for value in graph.graph.output} == {value.name for value in fused.model.graph.output}
-
-
-@pytest.mark.parametrize(
-    ("model_type", "task", "mode"),
-    [
-        *((each, "feature-extraction", "mean") for each in ("bert", "mpnet")),
-        *(
-            full(each, "feature-extraction", "mean")
-            for each in sorted(tiny_encoders.CONFIGS.keys() - {"bert", "mpnet"})
-        ),
-        *(("bert", "feature-extraction", mode) for mode in ("cls", "max", "lasttoken", "weightedmean")),
-        ("bart", "zero-shot-classification", ""),
-        ("modernbert", "text-classification", ""),
-        full("llama", "text-classification", ""),
-    ],
-)
-def test_nothing_is_copied_between_processor_and_gpu_in_a_rectangular_batch(
-    model_type: str, task: str, mode: str
-) -> None:
-    """A flat batch computes its width on the GPU, so something is copied there."""
-    _, fused = graphs(model_type, task, mode)
-    rectangular = rows_graph(fused.model)
-    assert rectangular is not None and copied(rectangular) == []
-    assert copied(fused.model)
 
 
 def test_fillers_that_no_token_attends_to_keep_the_traced_attention() -> None:

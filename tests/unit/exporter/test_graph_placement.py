@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.graph.placement import obstacles
 from hfx.exporter.quantize.generator import FORMATS
-from hfx.python_backends.engine import partition
 from tests.rigs.checkpoints import tiny_generators
 from tests.rigs.engine import graph_rows
 
@@ -31,15 +30,12 @@ def in_torch(model: Any, **ids: list[int]) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("name", tiny_generators.GENERATORS)
-def test_steps_of_every_family_can_be_captured_and_have_the_logits_of_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """The float16 files run on the CPU here, with the cache's capacity as the longest length, as a captured step."""
+def test_steps_of_every_family_can_be_captured_and_have_the_logits_of_transformers(tmp_path: Path, name: str) -> None:
+    """The float16 files run on the CPU here (test_engine_device.py: with the totals of captured steps)."""
     model, folder = tiny_generators.build(name), tmp_path / "engine"
     write_engine_folder(tiny_generators.save(tmp_path, model), folder, FORMATS["fp16"], 127)
     found = {path.name: obstacles(onnx.load(path, load_external_data=False)) for path in folder.glob("*.onnx")}
     assert found and not any(found.values()), found
-    monkeypatch.setattr(partition, "captures", lambda session: True)
     inputs, answers = graph_rows.random_rows(LENGTHS), graph_rows.random_rows([STEPS] * len(LENGTHS), seed=1)
     for got, tokens, answer in zip(graph_rows.decoded(folder, inputs, answers), inputs, answers, strict=True):
         if name in tiny_generators.DECODERS:
