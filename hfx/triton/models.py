@@ -248,7 +248,7 @@ def _copy_file(source: Path, target: Path) -> None:
     size, free = source.stat().st_size, shutil.disk_usage(target.parent).free
     if size > free:
         raise ServerError(
-            f"{target.parent} has {free >> 20} MiB free, and the server's own copy of {source} takes {size >> 20}.",
+            f"{target.parent} has {free >> 20} MiB free, and the server's own copy of {source} takes {-(-size >> 20)}.",
             "Give it room, or set TMPDIR to another folder.",
         )
     shutil.copyfile(source, target)

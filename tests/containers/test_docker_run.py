@@ -44,7 +44,7 @@ def test_the_messages_at_the_start_are_those_for_a_container(container: Containe
     assert "Ctrl-C" not in container.log and "this machine" not in container.log
 
 
-@pytest.mark.parametrize("killed", ["sentiment_tokenize_0_0", "stories_stream_0_0", "stories_0_0", "hfx.front"])
+@pytest.mark.parametrize("killed", ["stories_stream_0_0", "stories_0_0", "hfx.front"])
 def test_a_killed_process_is_replaced(killed: str, container: Container) -> None:
     said = len(container.log)
     container.kill(killed)

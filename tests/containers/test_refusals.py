@@ -45,7 +45,7 @@ def secrets(folder: Path) -> Path:
             2,
             ["Permission denied", "user (1000) can read"],
         ),
-        (f"{OPEN} --read-only --tmpfs /tmp:size=64k", 5, ["Can't prepare", "No space left", "Give it room"]),
+        (f"{OPEN} --read-only --tmpfs /tmp:size=64k", 5, ["MiB free", "own copy of /models/", "Give it room"]),
         (f"{OPEN} --shm-size 1m", 5, ["/dev/shm has 1 MiB free", "docker run --shm-size 1g"]),
         (f"{OPEN} --tmpfs /dev/shm:mode=755,size=64m", 5, ["/dev/shm, where user 1000", "docker run --shm-size 1g"]),
         (f"{OPEN} -v /var/empty-models:/models:ro", 2, ["has no model"]),
