@@ -13,6 +13,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -175,6 +176,25 @@ def read_config(path: Path) -> Any:
 
 
 # The private copy
+
+
+def copy_checked(repository: Path, names: Sequence[str], check: Callable[[], Sequence[str]], target: Path) -> list[str]:
+    """Make `target` a repository with copies of the models `names` (default: all), and return the names of its models.
+
+    `check` runs meanwhile; it returns the models to leave out. Its errors come before those of the copying.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    copied = select_models(repository, names)
+    with ThreadPoolExecutor(1) as pool:
+        copying = pool.submit(copy_models, repository, copied, target)
+        left_out = {folder for name in check() for folder in member_folders(name)}
+    chosen = [name for name in select_models(repository, names) if name not in left_out]
+    if chosen == copied:
+        copying.result()
+    else:  # some are damaged, or the check has recovered one
+        shutil.rmtree(target, ignore_errors=True)
+        copy_models(repository, chosen, target)
+    return chosen
 
 
 def copy_models(repository: Path, names: Iterable[str], target: Path) -> None:

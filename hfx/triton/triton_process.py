@@ -15,7 +15,6 @@ from typing import Any
 
 from hfx.errors import ServerError
 from hfx.front.settings import Tls
-from hfx.manifest import member_folders
 from hfx.process import end, kill
 from hfx.triton import process
 from hfx.triton.arguments import grpc_tls_arguments, server_arguments
@@ -33,7 +32,7 @@ from hfx.triton.log import (
     start_failure,
     wait_until_ready,
 )
-from hfx.triton.models import check_gpu, copy_models, python_processes, read_settled, select_models
+from hfx.triton.models import check_gpu, copy_checked, python_processes, read_settled, select_models
 from hfx.triton.one_hop import Steps, prepare_encoders
 from hfx.triton.reload import Served
 from hfx.triton.server import Server, choose_ports, is_ready, port_taken
@@ -193,12 +192,9 @@ class TritonProcess(Server):
             raise
 
     def _copy_models(self) -> None:
-        left_out = {folder for name in self.check() for folder in member_folders(name)}
-        names = [name for name in select_models(self.repository, self.models) if name not in left_out]
+        names = copy_checked(self.repository, self.models, self.check, self.folder / "repository")
         if self.device == "gpu":
             check_gpu(self.repository, names)
-        shutil.rmtree(self.folder / "repository", ignore_errors=True)
-        copy_models(self.repository, names, self.folder / "repository")
 
     def restart(self) -> None:
         """Kill the server with its stubs and start it again at the same ports, from the same files.
