@@ -17,7 +17,7 @@ from hfx.deploy.options import NAME_PATTERN, check_range
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import Manifest, check_files
 from hfx.names import NET_SUFFIX, STREAM_SUFFIX, check_name
-from hfx.python_backends.onnxruntime.config import MODEL_FILE
+from hfx.python_backends.onnxruntime.config import MODEL_FILE, ROWS_FILE
 from hfx.releases import MINIMUM_SECURE, Release, release, security_warning
 from hfx.repository import model, parse_config
 from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, config_path
@@ -95,7 +95,7 @@ def is_others(path: str, net: Any, device: str) -> bool:
     """
     file = PurePosixPath(path)
     if net is not None and file.parts[0] == net.name:
-        named = [net.parameters[key].string_value for key in (MODEL_FILE, one_hop.ROWS_FILE) if key in net.parameters]
+        named = [net.parameters[key].string_value for key in (MODEL_FILE, ROWS_FILE) if key in net.parameters]
         served = {net.default_model_filename, *named}
         return ".onnx" in file.suffixes and file.name.removesuffix(".data") not in served
     return _other(device) in file.parts[2:-1]

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from hfx.names import COMPILED_TOKENIZER, MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX, TOKENIZE_SUFFIX
 from hfx.native.build import LIBRARY
-from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256, SHARED_NET
+from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256, ROWS_FILE, SHARED_NET
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import CONFIG, config_path, render_message
 from hfx.triton.installation import ONNXRUNTIME
@@ -30,8 +30,6 @@ Steps = Literal["native", "python"]
 NET = "net"  # in the merged model's version folder: the folder with the contents of NAME_net/1
 INSTANCES = 2  # one instance runs the net, while the other takes requests
 GPU_INSTANCES = 4  # they turn texts into tokens, while a thread of the backend runs the net
-# Parameter of NAME_net for GPUs: its graph with inputs [rows, width], beside the one with flattened inputs.
-ROWS_FILE = "rows_file"
 CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
 
 

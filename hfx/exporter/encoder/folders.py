@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names, native
-from hfx.exporter.encoder.fusion import ROWS_FILE, rows_file
+from hfx.exporter.encoder.fusion import rows_file
 from hfx.exporter.encoder.kinds.kind import Settings
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
@@ -21,7 +21,7 @@ from hfx.exporter.tokenizer import pad_id, vocab_limit
 from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.admission import Bound
-from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, SKIPS_PADDING
+from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, ROWS_FILE, SKIPS_PADDING
 from hfx.python_backends.tasks import TOKENIZING
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput

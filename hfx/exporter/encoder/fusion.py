@@ -39,9 +39,6 @@ ACTIVATIONS: dict[Activation, tuple[str, bool, dict[str, float]]] = {
 }
 
 
-ROWS_FILE = "rows_file"  # the parameter of NAME_net's configuration for GPUs that names the rectangular graph
-
-
 @dataclass(frozen=True)
 class Fused:
     """A graph with fused operators: `attentions` of its attentions are operators, and `traced` are as traced."""

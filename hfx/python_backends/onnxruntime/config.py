@@ -25,6 +25,8 @@ MODEL_FILE = "model_file"
 # Parameter: the SHA-256 of a net and its weights without the file ADAPTER_FILE beside it, in hexadecimal digits. The
 # C++ backend (hfx/native/backend) has one session for all models of a server with the same value.
 SHARED_NET, ADAPTER_FILE = "shared_net", "adapter.bin"
+# Parameter of configurations for GPUs: the ONNX file of rectangular batches, which the C++ backend runs.
+ROWS_FILE = "rows_file"
 
 
 class ConfigError(ValueError):

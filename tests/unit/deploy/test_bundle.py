@@ -22,9 +22,9 @@ from hfx.errors import FetchFailed, ModelCorrupt, UsageError
 from hfx.manifest import read_manifest, verify_files
 from hfx.names import COMPILED_TOKENIZER
 from hfx.native.build import LIBRARY
+from hfx.python_backends.onnxruntime.config import ROWS_FILE
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.repository import parse_config
-from hfx.triton.one_hop import ROWS_FILE
 from tests.rigs.files.repositories import NET_GPU, build, put, save, seal
 from tests.rigs.files.wheels import HERE, wheels_for
 

@@ -14,10 +14,11 @@ import pytest
 
 from hfx.names import COMPILED_TOKENIZER
 from hfx.native.build import LIBRARY
+from hfx.python_backends.onnxruntime.config import ROWS_FILE
 from hfx.repository import parse_config
 from hfx.triton import one_hop
 from hfx.triton.models import KIND_GPU
-from hfx.triton.one_hop import CUDA_PROVIDER, ROWS_FILE, prepare_encoders, runtime_library, why_not
+from hfx.triton.one_hop import CUDA_PROVIDER, prepare_encoders, runtime_library, why_not
 from tests.rigs.files.repositories import NET, NET_GPU, POSTPROCESS, TOKENIZE, build, put, save
 
 HAS_CUDA_PROVIDER = (Path(onnxruntime.__file__).parent / "capi" / CUDA_PROVIDER).exists()
