@@ -125,11 +125,10 @@ class _Fusion:
         """Replace the node that joins the heads of an attention; the nodes before it are then no longer read."""
         parts, out = found.projections, found.out
         matrices = [self._weight(part) for part in parts]
-        bias = ""
-        if any(part.bias is not None for part in parts):
-            zeros = (np.zeros(matrix.shape[1], np.float32) for matrix in matrices)
-            pairs = zip(parts, zeros, strict=True)
-            bias = self.new.const(out + ".bias", np.concatenate([z if p.bias is None else p.bias for p, z in pairs]))
+        zeros = (np.zeros(matrix.shape[1], np.float32) for matrix in matrices)
+        biases = [z if part.bias is None else part.bias for part, z in zip(parts, zeros, strict=True)]
+        # ONNX Runtime's kernel for CPUs reads a bias even if there is none (1.31.1).
+        bias = self.new.const(out + ".bias", np.concatenate(biases))
         weight = self.new.const(out + ".weight", np.concatenate(matrices, axis=1))
         others = [name for name in found.added if not name.startswith(KEY_MASK)]
         inputs = [parts[0].x, weight, bias, self._lengths(), "", *others]
