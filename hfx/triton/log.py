@@ -269,9 +269,11 @@ def load_error(
         reasons = reasons.replace(seen, original)
     for name in sorted(set(NO_BACKEND.findall(reasons))):
         reasons += f"\nThere is no backend {name!r} in {backends}, nor in the model's folder."
-    cause, advice = gpu_cause(reasons, log.text)
-    why = f": {cause}" if cause else ""
-    advice = advice or " ".join(advice for phrase, advice in ADVICE if phrase in reasons) or GENERAL_ADVICE
+    causes = [gpu_cause(reason, log.text) for reason in failures.values()]
+    why = f": {causes[0][0]}" if all(cause for cause, _ in causes) else ""
+    on_gpu = [*dict.fromkeys(advice for _, advice in causes if advice)]
+    others = [advice for phrase, advice in ADVICE if phrase in reasons and not (on_gpu and "GPU" in advice)]
+    advice = " ".join([*on_gpu, *others]) or GENERAL_ADVICE
     return ServerError(f"Triton can't load {', '.join(failures)}{why}.\n{reasons}", f"{advice} Its log: {log.path}")
 
 
