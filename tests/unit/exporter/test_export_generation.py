@@ -21,6 +21,7 @@ from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, verify_files
 from hfx.python_backends.engine.prefix_cache import DEFAULT_MB
 from hfx.python_backends.engine.spec import read_spec
+from hfx.releases import MINIMUM_SECURE
 from hfx.repository import lint, models
 from tests.rigs.checkpoints import generator_checkpoints, tiny_generators
 from tests.rigs.checkpoints.published import export_checkpoint
@@ -143,7 +144,7 @@ def test_the_memory_for_keys_and_values_counts_heads_that_share_them_once(reposi
     assert (spec.heads, spec.kv_heads) == (6, 3)
     manifest = manifest_of(repository, "llama")
     slots: Any = manifest.choices["slots"]
-    found = needs(repository, manifest, "cpu")
+    found = needs(repository, manifest, "cpu", MINIMUM_SECURE)
     rows = 2 * 4 * slots * spec.layers * spec.kv_heads * spec.head_dim * spec.max_length
     assert found.cache == rows + (DEFAULT_MB << 20)  # the prefix cache
 

@@ -25,6 +25,7 @@ from hfx.local.generator import LocalGenerator
 from hfx.manifest import read_manifest, verify_files
 from hfx.native.build import LIBRARY
 from hfx.python_backends.engine.spec import read_spec
+from hfx.releases import MINIMUM_SECURE
 from hfx.repository import lint
 from hfx.repository.edit import Edit, change, value
 from tests.rigs.checkpoints import generator_checkpoints
@@ -97,10 +98,14 @@ def test_manifest_and_engine_json_record_native_and_its_fallback(published: Path
 def test_the_memory_for_keys_and_values_is_that_of_the_runtime(repository: Path) -> None:
     spec, manifest = read_spec(repository / ENGINE), manifest_of(repository, NAME)
     position = 2 * 8 * spec.layers * spec.kv_heads * spec.head_dim  # of 8 slots
-    assert needs(repository, manifest, "cpu").cache == position * (2 * spec.max_length + spec.max_source)
+    assert needs(repository, manifest, "cpu", MINIMUM_SECURE).cache == position * (
+        2 * spec.max_length + spec.max_source
+    )
     change(repository, NAME, [Edit(f"{NAME}_stream", "parameters.cpu_runtime", "onnxruntime")], "a test")
     manifest = manifest_of(repository, NAME)
-    assert needs(repository, manifest, "cpu").cache == position * (4 * spec.max_length + spec.max_source)
+    assert needs(repository, manifest, "cpu", MINIMUM_SECURE).cache == position * (
+        4 * spec.max_length + spec.max_source
+    )
 
 
 def test_the_cpu_runtime_parameter_chooses_the_runtime(repository: Path) -> None:
