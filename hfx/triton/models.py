@@ -130,8 +130,11 @@ def check_gpu(repository: Path, names: Iterable[str]) -> None:
     if any(any(Path("/dev").glob(pattern)) for pattern in GPU_DEVICES):
         return
     for name in names:
-        if any(group.kind == KIND_GPU for group in read_config(config_path(repository / name, "gpu")).instance_group):
-            raise UsageError(f"{name} is configured for a GPU, and this machine has none.", "Serve with --device cpu.")
+        with suppress(RepositoryError):  # a configuration that can't be read is left to the check of the files
+            groups = read_config(config_path(repository / name, "gpu")).instance_group
+            if any(group.kind == KIND_GPU for group in groups):
+                reason = f"{name} is configured for a GPU, and this machine has none."
+                raise UsageError(reason, "Serve with --device cpu.")
 
 
 def answers_later(folder: Path, device: str) -> bool:
@@ -178,8 +181,8 @@ def read_config(path: Path) -> Any:
 # The private copy
 
 
-def copy_checked(repository: Path, names: Sequence[str], check: Callable[[], Sequence[str]], target: Path) -> list[str]:
-    """Make `target` a repository with copies of the models `names` (default: all), and return the names of its models.
+def copy_checked(repository: Path, names: Sequence[str], check: Callable[[], Sequence[str]], target: Path) -> None:
+    """Make `target` a repository with copies of the models `names` (default: all).
 
     `check` runs meanwhile; it returns the models to leave out. Its errors come before those of the copying.
     """
@@ -194,7 +197,6 @@ def copy_checked(repository: Path, names: Sequence[str], check: Callable[[], Seq
     else:  # some are damaged, or the check has recovered one
         shutil.rmtree(target, ignore_errors=True)
         copy_models(repository, chosen, target)
-    return chosen
 
 
 def copy_models(repository: Path, names: Iterable[str], target: Path) -> None:

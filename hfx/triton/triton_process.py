@@ -192,9 +192,9 @@ class TritonProcess(Server):
             raise
 
     def _copy_models(self) -> None:
-        names = copy_checked(self.repository, self.models, self.check, self.folder / "repository")
         if self.device == "gpu":
-            check_gpu(self.repository, names)
+            check_gpu(self.repository, select_models(self.repository, self.models))
+        copy_checked(self.repository, self.models, self.check, self.folder / "repository")
 
     def restart(self) -> None:
         """Kill the server with its stubs and start it again at the same ports, from the same files.

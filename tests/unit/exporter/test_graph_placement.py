@@ -106,7 +106,7 @@ BROKEN = {
         ["Clip y has no CUDA kernel that hfx knows for int32 and opset 21.",
          "The output y is computed by Clip y in host memory."],
     ),
-    "an operator that nobody knows": (
+    "an operator that ONNX Runtime lacks": (
         """g (float16[n] x) => (float16[n] y) {
             y = com.microsoft.Unheard (x)
         }""",
