@@ -11,6 +11,7 @@ from hfx.front.refusals import RETRY, Header, Refusal, refusal_label
 from hfx.front.request import ClientRequest
 from hfx.front.response import Response
 from hfx.front.upstream import LOST, UpstreamConnection, UpstreamLost
+from hfx.python_backends.errors import CONTEXT_TOO_LONG
 
 # The client's headers that are sent to Triton. Content-Type is not, because Triton parses a form's body on its stack.
 FORWARDED = {b"accept-encoding"}
@@ -62,7 +63,9 @@ async def pass_back(
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
     if status >= 400:
         given = REASON.search(piece[:REASON_BYTES])
-        response.refusal = refusal_label(status, given[1].decode() if given else "")
+        name = given[1].decode() if given else ""
+        status = CONTEXT_TOO_LONG.status if name == CONTEXT_TOO_LONG.name else status
+        response.refusal = refusal_label(status, name)
     headers = [header for header in connection.headers if not (end and header[0] == b"content-length")]
     headers += [RETRY] if status == 503 else []  # the model is overloaded
     if reword is not None and status == 400 and connection.is_read:

@@ -104,11 +104,11 @@ class LocalModel:
 
     def _item(self, request: Request) -> Any:
         """Return the encoder's item for a request, or the RequestRefused that says why there is none."""
-        from hfx.python_backends.errors import InvalidInput
+        from hfx.python_backends.errors import EngineError, InvalidInput
 
         try:
             return self.encoder.items(as_tensors(request))[0]
-        except InvalidInput as error:
+        except (InvalidInput, EngineError) as error:
             return RequestRefused(f"{error}.")
         except UsageError as error:
             return RequestRefused(error.message, error.fix)

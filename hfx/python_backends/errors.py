@@ -45,13 +45,15 @@ class Reason:
 
 INVALID_REQUEST = Reason("INVALID_REQUEST", "INVALID_ARG", "RequestRefused", 400, "invalid")
 TOO_LONG = Reason("TOO_LONG", "INVALID_ARG", "RequestRefused", 400, "too_long")
+CONTEXT_TOO_LONG = Reason("CONTEXT_TOO_LONG", "INVALID_ARG", "RequestRefused", 413)
 QUEUE_FULL = Reason("QUEUE_FULL", "UNAVAILABLE", "ServerBusy", 429, "queue_full")
 DRAINING = Reason("DRAINING", "UNAVAILABLE", "ServerBusy", 503, "draining")
 # The engine has died and is started again, or has not started yet.
 ENGINE_UNREACHABLE = Reason("ENGINE_UNREACHABLE", "UNAVAILABLE", "ServerBusy", 503)
 DEADLINE_EXCEEDED = Reason("DEADLINE_EXCEEDED", "CANCELLED", "RequestTimeout", 504)
 FAILED = Reason("FAILED", "INTERNAL", "ServerError", 500)
-_ALL = (INVALID_REQUEST, TOO_LONG, QUEUE_FULL, DRAINING, ENGINE_UNREACHABLE, DEADLINE_EXCEEDED, FAILED)
+_REFUSALS = (INVALID_REQUEST, TOO_LONG, CONTEXT_TOO_LONG, QUEUE_FULL, DRAINING)
+_ALL = (*_REFUSALS, ENGINE_UNREACHABLE, DEADLINE_EXCEEDED, FAILED)
 REASONS: Mapping[str, Reason] = {reason.name: reason for reason in _ALL}
 
 # Refusals of requests to encoders, which the native backend has, too: its build makes a C++ header of these texts
@@ -155,6 +157,18 @@ class DoesNotFit(EngineError):
         self.what = what
         self.needed = needed
         self.available = available
+
+
+class ContextTooLong(EngineError):
+    """The context `field` of a question has `size` units of `what`, above the limit `most`."""
+
+    reason = CONTEXT_TOO_LONG
+
+    def __init__(self, field: str, size: int, what: str, most: int) -> None:
+        super().__init__(
+            f"{field} is too long: it has {size} {what}, above the limit of {most}",
+            "Divide it, or send fewer rows at a time",
+        )
 
 
 class QueueFull(EngineError):

@@ -22,7 +22,17 @@ import triton_python_backend_utils as pb
 from .admission import Bound, MetricsReader, metrics_address, net_of, server_arguments
 from .checks import encoder_settings
 from .encoding import open_encoder, tensors
-from .errors import IS_BELOW_ONE, IS_MISSING, IS_OVERLOADED, TRY_AGAIN, InvalidInput, QueueFull, Unexpected, with_reason
+from .errors import (
+    IS_BELOW_ONE,
+    IS_MISSING,
+    IS_OVERLOADED,
+    TRY_AGAIN,
+    EngineError,
+    InvalidInput,
+    QueueFull,
+    Unexpected,
+    with_reason,
+)
 from .inputs import Tensors, table
 from .tasks import TOKENIZING
 
@@ -55,7 +65,7 @@ class TritonPythonModel:
                 self._admit(request, arrays, now)
                 self._add_parameters(request, arrays)
                 added = self.encoder.items(arrays)
-            except (InvalidInput, QueueFull) as refusal:
+            except (InvalidInput, EngineError) as refusal:
                 answers.append(refusal)
                 continue
             answers.append(slice(len(items), len(items) + len(added)))
@@ -136,14 +146,12 @@ def _response(arrays: dict[str, Any]) -> Any:
 
 
 def _refusal(refusal: Exception) -> Any:
-    if isinstance(refusal, QueueFull):
-        error = pb.TritonError(with_reason(refusal.reason, refusal), pb.TritonError.UNAVAILABLE)
-    elif isinstance(refusal, Unexpected):
+    if isinstance(refusal, Unexpected):
         pb.Logger.log_error(f"a request ended with an unexpected error: {refusal.cause!r}")
-        error = pb.TritonError(with_reason(refusal.reason, refusal), pb.TritonError.INTERNAL)
-    else:
-        error = pb.TritonError(str(refusal), pb.TritonError.INVALID_ARG)
-    return pb.InferenceResponse(error=error)
+    text, code = str(refusal), "INVALID_ARG"
+    if isinstance(refusal, EngineError):
+        text, code = with_reason(refusal.reason, refusal), refusal.reason.code
+    return pb.InferenceResponse(error=pb.TritonError(text, getattr(pb.TritonError, code)))
 
 
 def _queue(model: str, bound: Bound) -> MetricsReader | None:

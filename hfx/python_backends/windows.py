@@ -14,20 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidInput
+from .errors import ContextTooLong, InvalidInput
 from .inputs import (
-    Piece,
     Tensors,
     Text,
-    characters_before,
     column_pairs,
     decoded,
     encode_together,
     encoded,
-    piece,
+    or_refusal,
     refuse_longer,
     refuse_tokens,
-    sequence_length,
 )
 from .rows import SPECIAL, Row, RowEncoder, Sequence, sequence
 from .settings import Settings
@@ -39,10 +36,10 @@ DOC_STRIDE = "doc_stride"
 MAX_WINDOW_LENGTH = 384
 MAX_STRIDE = 128
 
-# A context of more windows is cut, and truncated_tokens says so: each window costs a pass of the net. The bytes are
-# enough to fill the windows with ordinary text, which has 3 to 5 bytes a token.
-MAX_WINDOWS = 64
-CONTEXT_BYTES_PER_TOKEN = 6
+# Tokens in all windows of a context, and in those of a request, whose rows are padded to the largest number of windows.
+# The net computes each of them. A context of more bytes is not even counted: ordinary text has 3 to 5 bytes a token.
+CONTEXT_TOKENS, REQUEST_TOKENS = 1 << 18, 3 << 19
+CONTEXT_BYTES = 6 * CONTEXT_TOKENS
 
 
 class WindowEncoder(RowEncoder):
@@ -65,16 +62,35 @@ class WindowEncoder(RowEncoder):
         self._share(self._stride)
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Text, int]]:
-        """Return the question, the context and the overlap of windows of each row. Raises InvalidInput."""
+        """Return the question, the context and the overlap of windows of each row.
+
+        Raises InvalidInput, and ContextTooLong for more tokens than a request may have.
+        """
         pairs = column_pairs(QUESTION, CONTEXT, tensors)
-        if DOC_STRIDE not in tensors:
-            return [(*pair, self._stride) for pair in pairs]
-        strides = tensors[DOC_STRIDE].ravel().tolist()
+        strides = [self._stride] * len(pairs)
+        if DOC_STRIDE in tensors:
+            strides = tensors[DOC_STRIDE].ravel().tolist()
         if len(strides) != len(pairs):
             raise InvalidInput(f"{DOC_STRIDE} must hold one value a row, not {len(strides)} for {len(pairs)}")
         if wrong := [stride for stride in strides if not 0 <= stride < self._room]:
             raise InvalidInput(f"{DOC_STRIDE} is {wrong[0]}; windows may share 0 to {self._room - 1} tokens")
+        most = min(CONTEXT_TOKENS, REQUEST_TOKENS // max(1, len(pairs)))
+        for (question, context), stride in zip(pairs, strides, strict=True):
+            if refusal := or_refusal(self._refuse_long, encoded(question), encoded(context), stride, most):
+                raise refusal
         return [(*pair, stride) for pair, stride in zip(pairs, strides, strict=True)]
+
+    def _refuse_long(self, question: bytes, context: bytes, stride: int, most: int) -> None:
+        """Raise ContextTooLong if the windows over a context have more than `most` tokens."""
+        if len(context) > CONTEXT_BYTES:
+            raise ContextTooLong(CONTEXT, len(context), "bytes", CONTEXT_BYTES)
+        refuse_longer(QUESTION, question, self._length)
+        room = self._room - self._count(decoded(QUESTION, question))
+        advance = room - stride
+        if advance > 0:  # otherwise the row is refused when it is encoded
+            windows = 1 + max(0, -((room - self._count(decoded(CONTEXT, context))) // advance))
+            if windows > 1 and windows * self._length > most:
+                raise ContextTooLong(CONTEXT, windows * self._length, "tokens in its windows", most)
 
     def encode(self, items: Many[tuple[Text, Text] | tuple[Text, Text, int]]) -> list[Row | Exception]:
         """Return a row with a sequence for each window, or an error instead of it, for each item."""
@@ -86,7 +102,7 @@ class WindowEncoder(RowEncoder):
             pairs = [(encoded(items[at][0]), encoded(items[at][1])) for at in members]
             with self._truncating:
                 self._share(stride)
-                made = encode_together(pairs, partial(self._check, stride), self._tokenize, partial(self._row, stride))
+                made = encode_together(pairs, partial(self._check, stride), self._tokenize, self._row)
             for at, row in zip(members, made, strict=True):
                 rows[at] = row
         return rows
@@ -98,18 +114,16 @@ class WindowEncoder(RowEncoder):
                 self._length, stride=stride, strategy=self._strategy, direction=self._side
             )
 
-    def _check(self, stride: int, question: bytes, context: bytes) -> tuple[str, Piece, int]:
-        """Return the question, the piece of the context that is read, and the number of characters before it."""
+    def _check(self, stride: int, question: bytes, context: bytes) -> tuple[str, str]:
+        """Return the question and the context as texts."""
         if not question:
             raise InvalidInput(f"{QUESTION} is empty")
         if not context:
             raise InvalidInput(f"{CONTEXT} is empty")
         refuse_longer(QUESTION, question, self._length)
-        text = decoded(QUESTION, question)
-        most = MAX_WINDOWS * (self._length - stride) * CONTEXT_BYTES_PER_TOKEN
-        used = piece(CONTEXT, context, most, self._side)
-        self._refuse_crowding(stride, text, used.text)
-        return text, used, characters_before(context, used)
+        texts = decoded(QUESTION, question), decoded(CONTEXT, context)
+        self._refuse_crowding(stride, *texts)
+        return texts
 
     def _refuse_crowding(self, stride: int, question: str, context: str) -> None:
         """Raise InvalidInput if the question leaves no room to advance over the context: the tokenizer would abort."""
@@ -128,25 +142,20 @@ class WindowEncoder(RowEncoder):
     def _count(self, text: str) -> int:
         return len(self._counter.encode(text, add_special_tokens=False))
 
-    def _tokenize(self, checked: Many[tuple[str, Piece, int]]) -> Any:
-        pairs = [(question, used.text) for question, used, _ in checked]
+    def _tokenize(self, pairs: Many[tuple[str, str]]) -> Any:
         return self._tokenizer.encode_batch(pairs if self.settings.question_first else [pair[::-1] for pair in pairs])
 
-    def _row(self, stride: int, _: str, used: Piece, shift: int, encoding: Any) -> Row:
+    def _row(self, _question: str, _context: str, encoding: Any) -> Row:
         windows = [encoding, *encoding.overflowing]
-        for window in windows[:MAX_WINDOWS]:
+        for window in windows:
             refuse_tokens(f"{QUESTION} or {CONTEXT}", window.ids, self.settings.vocab_size, self._tokenizer)
-        dropped = sum(sequence_length(each, self._context) - stride for each in windows[MAX_WINDOWS:])
-        sequences = tuple(self._window(each, shift) for each in windows[:MAX_WINDOWS])
-        return Row(sequences, max(dropped, int(used.cut)))
+        return Row(tuple(map(self._window, windows)), 0)
 
-    def _window(self, window: Any, shift: int) -> Sequence:
+    def _window(self, window: Any) -> Sequence:
         sequence_ids = np.array([-1 if each is None else each for each in window.sequence_ids], np.int32)
         in_context = sequence_ids == self._context
         own = np.array(window.offsets, np.int32).reshape(-1, 2)
         words = _word_places(window, own, in_context)
-        own[in_context] += np.int32(shift)
-        words[words[:, 0] >= 0] += np.int32(shift)
         own[~self._allowed(np.array(window.ids), sequence_ids)] = SPECIAL
         return sequence(window, self.settings, np.concatenate([own, words], axis=1))
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError, ValidationError
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from hfx.client import Client
+from hfx.errors import RequestRefused
+from hfx.local.encoder import LocalModel
+from tests import zoo
+from tests.rigs.checkpoints.question_answering import best_answers
 from tests.rigs.checkpoints.reciting_generator import Recital
 from tests.rigs.clients.dialect_calls import API_KEY, PROMPT, RANKER, call
 from tests.rigs.servers.generation_server import RECITAL
@@ -80,6 +86,37 @@ def test_settings_of_question_answering_are_honoured_or_refused(dialects: ServeP
     ):
         status, _, refusal = call(dialects, "/models/answers-fp32", body | {"parameters": {name: value}})
         assert status == 400 and name in refusal["error"] and words in refusal["error"], refusal
+
+
+def test_a_long_context_is_read_to_its_end_or_refused(dialects: ServeProcess, grpc: Client, repository: Path) -> None:
+    def body(context: str) -> Any:
+        return {"inputs": {"question": "Where did Anna go?", "context": context}, "parameters": {"top_k": 5}}
+
+    folder = zoo.checkpoint("answers-bert")
+    model = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    long = "Nothing was said. " * 3000 + CONTEXT
+    expected = best_answers(model, AutoTokenizer.from_pretrained(folder), "Where did Anna go?", long, top_k=5)
+    status, _, found = call(dialects, "/models/answers-fp32", body(long))
+    assert status == 200
+    assert [(each["answer"], each["start"], each["end"]) for each in found] == [
+        (each["answer"], each["start"], each["end"]) for each in expected
+    ]
+    assert found[0]["score"] == pytest.approx(expected[0]["score"], abs=1e-4)
+    above = long * 9  # fits into the bytes of a context, but not into its tokens
+    tensors = [
+        {"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [text]}
+        for name, text in (("question", "Who?"), ("context", above))
+    ]
+    for path, content in (
+        ("/models/answers-fp32", body(above)),
+        ("/v2/models/answers-fp32/infer", {"inputs": tensors}),
+    ):
+        status, _, refusal = call(dialects, path, content)
+        assert status == 413 and "context" in refusal["error"], refusal
+    with pytest.raises(RequestRefused, match="context"):
+        grpc.answer("answers-fp32", "Who?", above)
+    with pytest.raises(RequestRefused, match="context"):
+        LocalModel.open(repository, "answers-fp32").infer({"question": "Who?", "context": above})
 
 
 def test_feature_extraction_and_similarity_use_the_models_vectors(dialects: ServeProcess, grpc: Client) -> None:

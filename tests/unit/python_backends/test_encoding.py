@@ -11,9 +11,9 @@ from transformers import AutoTokenizer
 
 from hfx.exporter.encoder.kinds.answers import Answers
 from hfx.python_backends.encoding import MAX_LABELS, tensors
-from hfx.python_backends.errors import InvalidInput
+from hfx.python_backends.errors import ContextTooLong, InvalidInput
 from hfx.python_backends.inputs import LONGEST_TEXT, strings
-from hfx.python_backends.windows import MAX_WINDOWS
+from hfx.python_backends.windows import CONTEXT_BYTES, CONTEXT_TOKENS, REQUEST_TOKENS
 from tests import zoo
 from tests.rigs.checkpoints.encoder_line import EDGE_TEXTS, encoded, encoder_for
 from tests.rigs.checkpoints.question_answering import windows
@@ -49,6 +49,12 @@ def ids_of(row: Any) -> list[int]:
 def refusal(row: Any) -> str:
     assert isinstance(row, InvalidInput), row
     return str(row)
+
+
+def question_tensors(pairs: list[tuple[str, str]], stride: int | None = None) -> dict[str, Any]:
+    questions, contexts = zip(*pairs, strict=True)
+    given = {} if stride is None else {"doc_stride": np.full((len(pairs), 1), stride, np.int32)}
+    return {"question": strings(*questions), "context": strings(*contexts), **given}
 
 
 # One text a row
@@ -205,14 +211,47 @@ def test_windows_equal_the_pipelines(name: str, max_length: int, tmp_path: Path)
                 assert fed["token_type_ids"][0, at, :length].tolist() == window.inputs["token_type_ids"]
 
 
-def test_an_export_expects_no_more_windows_than_are_served(bert: Any, tmp_path: Path) -> None:
-    request = {"question": "Who went to Paris?", "context": SENTENCE * 60}
-    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=64)
-    expected = Answers().expected_ids(bert, request, 64)
-    (row,) = encoder.encode([(request["question"], request["context"])])
-    assert not isinstance(row, InvalidInput)
+@pytest.mark.parametrize(("stride", "sentences"), [(None, 1000), (350, 200)])
+def test_all_windows_of_a_long_context_equal_the_pipelines(
+    stride: int | None, sentences: int, bert: Any, tmp_path: Path
+) -> None:
+    bert.model_max_length = 384
+    question, context = "Who went to Paris?", SENTENCE * sentences
+    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=384)
+    expected = [window.inputs["input_ids"] for window in windows(bert, question, context, stride)]
+    (row,) = encoder.encode(encoder.items(question_tensors([(question, context)], stride)))
+    assert not isinstance(row, Exception)
     assert [each.ids for each in row.sequences] == expected
-    assert len(expected) == MAX_WINDOWS
+    assert len(expected) > 64 and row.truncated_tokens == 0
+    if stride is None:
+        assert Answers().expected_ids(bert, {"question": question, "context": context}, 384) == expected
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("stride", [None, 350])
+@pytest.mark.parametrize("rows", [1, 64])
+def test_a_context_is_read_up_to_the_bound_and_refused_above_it(
+    side: str, stride: int | None, rows: int, bert: Any, tmp_path: Path
+) -> None:
+    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=384, truncation_side=side)
+    most = min(CONTEXT_TOKENS, REQUEST_TOKENS // rows) // 384
+    question = "Who?"
+    room = 384 - 3 - len(bert(question, add_special_tokens=False)["input_ids"])
+    tokens = room + (most - 1) * (room - (128 if stride is None else stride))
+    fits, above = "the " * tokens, "the " * (tokens + 1)
+    others = [(question, "the")] * (rows - 1)
+    items = encoder.items(question_tensors([(question, fits), *others], stride))
+    (row,) = encoder.encode(items[:1])
+    assert not isinstance(row, Exception)
+    assert len(row.sequences) == most
+    with pytest.raises(ContextTooLong):
+        encoder.items(question_tensors([*others, (question, above)], stride))
+
+
+def test_a_context_of_more_bytes_than_the_bound_is_refused_before_it_is_tokenized(bert: Any, tmp_path: Path) -> None:
+    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=384)
+    with pytest.raises(ContextTooLong):
+        encoder.items(question_tensors([("Who?", " " * (CONTEXT_BYTES + 1))]))
 
 
 def test_spans_are_the_words_of_the_context(bert: Any, tmp_path: Path) -> None:
@@ -238,21 +277,6 @@ def test_a_question_that_leaves_no_room_for_the_context_is_refused_alone(bert: A
     assert not isinstance(good, InvalidInput) and not isinstance(fits, InvalidInput)
     assert len(good.sequences) > 1 and len(fits.sequences) == 1
     assert "question has 4000000 bytes" in refusal(encoder.encode([("the " * 1000000, "Bob")])[0])
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_a_context_of_megabytes_becomes_a_bounded_number_of_windows(bert: Any, side: str, tmp_path: Path) -> None:
-    encoder = encoder_for(bert, "question-answering", tmp_path, max_length=64, truncation_side=side)
-    context = SENTENCE * 100_000
-    row = encoder.encode([("Who went to Paris?", context)])[0]
-    assert not isinstance(row, InvalidInput)
-    assert len(row.sequences) == MAX_WINDOWS
-    assert row.truncated_tokens > 0
-    places = row.sequences[0].places
-    assert places is not None
-    begin, end = places[places[:, 0] > 0][-1, 2:]
-    assert context[begin:end] == {"right": context[begin:end], "left": "."}[side]
-    assert (end == len(context) - 1) == (side == "left")
 
 
 # Zero-shot classification

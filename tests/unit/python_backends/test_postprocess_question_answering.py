@@ -24,7 +24,14 @@ from tests.rigs.checkpoints.encoder_line import (
 from tests.rigs.checkpoints.question_answering import best_answer, best_answers
 
 STORY = "Anna went from Paris to the market in Berlin. Bob's unbelievably friendly neighbour, Zoë, stayed at home. "
-CONTEXTS = (*(text for text in EDGE_TEXTS if text.strip()), STORY, STORY * 4, STORY * 12, "x" * 150 + STORY * 8)
+CONTEXTS = (
+    *(text for text in EDGE_TEXTS if text.strip()),
+    STORY,
+    STORY * 4,
+    STORY * 12,
+    STORY * 300,
+    "x" * 150 + STORY * 8,
+)
 OUTPUTS = ("start_logits", "end_logits")
 
 

@@ -10,7 +10,6 @@ from hfx import names
 from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, EncoderKind, Request, Settings, share_equal
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind, Task
-from hfx.python_backends.windows import MAX_WINDOWS
 from hfx.repository.config_pbtxt import TensorSpec
 
 # transformers' QuestionAnsweringPipeline: its window, the overlap of two windows, and the longest answer in words.
@@ -79,10 +78,7 @@ class Answers(EncoderKind):
         return requests
 
     def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
-        """Return the windows over the context, each after the question (before it, if the tokenizer pads on the left).
-
-        There are at most MAX_WINDOWS, as when served.
-        """
+        """Return the windows over the context, each with the question (last, if the tokenizer pads on the left)."""
         first, second = request[names.QUESTION], request[names.CONTEXT]
         if tokenizer.padding_side == "left":
             first, second = second, first
@@ -94,7 +90,7 @@ class Answers(EncoderKind):
             stride=stride(max_length),
             return_overflowing_tokens=True,
         )["input_ids"]
-        return ids[:MAX_WINDOWS]
+        return ids
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
         """Two answers are the same if they are the same characters of the context.
