@@ -20,6 +20,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from hfx.errors import FetchFailed
+from hfx.process import exit_reason
 
 INSTALL_SECONDS = 600
 
@@ -77,14 +78,19 @@ def folder_name(name: str, pins: Sequence[str]) -> str:
 def _install(name: str, pins: Sequence[str], folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
     try:
-        subprocess.run([*command, *pins], capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True)
-    except subprocess.SubprocessError as error:
-        errors = re.findall(r"^ERROR: (.*?)\.?$", getattr(error, "stderr", None) or "", re.MULTILINE)
-        raise FetchFailed(
-            f"The packages of {name} ({', '.join(pins)}) can't be fetched: {errors[-1] if errors else error}.",
-            f"pip must reach its index (`pip download {pins[0]}` tells more); or copy the folder "
-            f"{root() / folder_name(name, pins)} from a machine that has it.",
-        ) from None
+        done = subprocess.run([*command, *pins], capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:  # its output is bytes, and says nothing of the reason
+        reason = f"pip did not end within {INSTALL_SECONDS:g} s"
+    else:
+        if done.returncode == 0:
+            return
+        errors = re.findall(r"^ERROR: (.*?)\.?$", done.stderr, re.MULTILINE)
+        reason = errors[-1] if errors else f"pip ended with {exit_reason(done.returncode)}"
+    raise FetchFailed(
+        f"The packages of {name} ({', '.join(pins)}) can't be fetched: {reason}.",
+        f"pip must reach its index (`pip download {pins[0]}` tells more); or copy the folder "
+        f"{root() / folder_name(name, pins)} from a machine that has it.",
+    )
 
 
 def _locked(target: Path) -> AbstractContextManager[object]:

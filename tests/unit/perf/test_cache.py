@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,13 @@ from hfx.perf.tools import perf_analyzer
 
 RECORDED = Path(__file__).parent / "recorded"
 VERSION = (RECORDED / "perf_analyzer_version.txt").read_text()
+
+
+def script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +72,18 @@ def test_cached_packages_are_not_fetched_again(folder: Path, monkeypatch: pytest
     assert cache.packages("thing", pins) == cache.installed("thing", pins) == kept
 
 
+@pytest.mark.parametrize("body", ["echo WARNING: slow >&2; exec sleep 60", "exec sleep 60", "kill -9 $$"])
+def test_a_pip_that_does_not_end_or_is_killed_is_an_error(
+    body: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(script(tmp_path / "python", body)))
+    monkeypatch.setattr(cache, "INSTALL_SECONDS", 1)
+    with pytest.raises(FetchFailed, match=r"thing==1\.0"):
+        cache.packages("thing", ("thing==1.0",))
+    assert not (folder / "thing-thing-1.0").exists()
+
+
 # perf_analyzer
-
-
-def script(path: Path, body: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
 
 
 @pytest.mark.parametrize(
