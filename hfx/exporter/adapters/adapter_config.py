@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,11 @@ from hfx.exporter.config_file import AGAIN, read_json
 from hfx.strict_json import Node
 
 ADAPTER_CONFIG = "adapter_config.json"
-MERGE = "Merge it and export the merged model by itself: model.merge_and_unload().save_pretrained(FOLDER)."
+ALONE = "It is a model of its own: export it by itself with `hfx export`."
+MERGE = (
+    "Merge it and export the merged model by itself: model.merge_and_unload().save_pretrained(FOLDER) and "
+    "tokenizer.save_pretrained(FOLDER)."
+)
 SEQ_CLS, TOKEN_CLS, FEATURE_EXTRACTION = "SEQ_CLS", "TOKEN_CLS", "FEATURE_EXTRACTION"
 TASK_TYPES = (SEQ_CLS, TOKEN_CLS, FEATURE_EXTRACTION)
 HEADS = ("classifier", "score")  # peft stores these modules whole for SEQ_CLS and TOKEN_CLS
@@ -174,10 +178,10 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     return AdapterConfig(
         file=file,
         task_type=_task_type(file, fields),
-        rank=_required(file, fields, "r").integer(1, MAX_RANK),
+        rank=_rank(_required(file, fields, "r")),
         alpha=_number(_required(file, fields, "lora_alpha")),
         rslora=_flag(fields, "use_rslora"),
-        ranks={pattern: node.integer(1, MAX_RANK) for pattern, node in _patterns(fields, "rank_pattern")},
+        ranks={pattern: _rank(node) for pattern, node in _patterns(fields, "rank_pattern")},
         alphas={pattern: _number(node) for pattern, node in _patterns(fields, "alpha_pattern")},
         modules_to_save=_names(fields, "modules_to_save"),
         trained_on=str(fields["base_model_name_or_path"].value or "") if "base_model_name_or_path" in fields else "",
@@ -199,8 +203,8 @@ def _refuse_unsupported(fields: Mapping[str, Node], root: Node) -> None:
         if name == "init_lora_weights" and value not in INITIALIZATIONS:
             entry.refuse(
                 f"is {_shown(value)}, which may change the backbone's weights before the training",
-                "Save it with path_initial_model_for_weight_conversion, which makes a plain adapter of it, or export "
-                "the merged model by itself.",
+                f"{MERGE} Or, after pissa, corda or olora, save a plain adapter with peft's "
+                "path_initial_model_for_weight_conversion.",
             )
         if not unset and name not in (*IGNORED, *READ, *REFUSED):
             entry.refuse(f"is {_shown(value)}; hfx doesn't know this field", f"Remove it if it has no effect. {MERGE}")
@@ -230,6 +234,14 @@ def _required(file: Path, fields: Mapping[str, Node], name: str) -> Node:
     if name not in fields:
         raise CheckpointCorrupt(f"{file} has no {name}.", AGAIN)
     return fields[name]
+
+
+def _rank(node: Node) -> int:
+    """Return the rank in a node. Raises CheckpointUnsupported above MAX_RANK."""
+    if (rank := node.integer(1)) > MAX_RANK:
+        fix = f"{MERGE} Or train it with a lower rank."
+        replace(node, error=CheckpointUnsupported).refuse(f"is {_shown(rank)}; adapters may have {MAX_RANK}", fix)
+    return rank
 
 
 def _number(node: Node) -> float:

@@ -12,6 +12,8 @@ from typing import Any
 
 from hfx import native
 from hfx.errors import CheckpointUnsupported, HfxError, RepositoryError, UsageError
+from hfx.exporter.adapters.adapter_config import ALONE, MERGE
+from hfx.exporter.adapters.fit import check_fit, task_model
 from hfx.exporter.adapters.folder import Adapter, find_adapters, is_adapter, read_adapter
 from hfx.exporter.adapters.head import read_head
 from hfx.exporter.adapters.merge import merged_checkpoint, task_of
@@ -64,7 +66,7 @@ class AdapterSet:
 
     def notes(self) -> list[str]:
         """Return what the user should know before the export begins."""
-        labels = [each.name for each in self.adapters if self.heads[each.name] and not each.config]
+        labels = [each.name for each in self.adapters if self.heads[each.name] and "id2label" not in each.config]
         own = {"", Path(self.backbone.id).name, self.backbone.folder.resolve().name}
         trained = {each.name: each.settings.trained_on for each in self.adapters if each.settings}
         others = {name: backbone for name, backbone in trained.items() if Path(backbone).name not in own}
@@ -108,7 +110,7 @@ def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportO
         if getattr(options, field) != getattr(ExportOptions, field):
             raise UsageError(f"Adapters are exported without {option}.", f"Leave {option} out.")
     if options.device == "gpu":
-        raise UsageError("Adapters are for CPUs.", "Merge the adapter, and export the merged checkpoint.")
+        raise UsageError("Adapters are for CPUs.", MERGE)
     if options.cpu_runtime not in ("auto", "native"):
         raise UsageError(f"Adapters need the native runtime, not {options.cpu_runtime}.", "Leave --cpu-runtime out.")
     native.library()
@@ -124,6 +126,9 @@ def read_set(backbone: Checkpoint, folders: Mapping[str, Path], options: ExportO
         except RepositoryError as error:
             fix = "Use --force to replace it, or give the adapter another name: --adapter NAME=FOLDER."
             raise RepositoryError(error.message, fix) from error
+    models = {task: task_model(backbone, task) for task in {task_of(each) for each in adapters}}
+    for each in adapters:
+        check_fit(each, models[task_of(each)])
     heads, sha256, rooms = {each.name: _head(each) for each in adapters}, backbone.sha256(), dict[str, Rooms]()
     precision = "int8" if options.quantize else options.precision or "fp32"
     groups = {each.name: f"{options.task or task_of(each)} {precision}" for each in adapters}
@@ -169,7 +174,7 @@ def _export(chosen: AdapterSet, adapter: Adapter, published: list[Donor], gate: 
         if not isinstance(plan, EncoderPlan) or plan.task.kind not in KINDS:
             raise CheckpointUnsupported(
                 f"{adapter.folder}: an adapter for {plan.task.task} can't share its backbone.",
-                "Merge it, and export the merged checkpoint: model.merge_and_unload().save_pretrained(FOLDER).",
+                MERGE if adapter.settings else ALONE,
             )
         part = AdapterPart(
             backbone=backbone,
@@ -195,17 +200,8 @@ def _makes(plan: EncoderPlan, rooms: Rooms, donor: Donor) -> bool:
 
 def _head(adapter: Adapter) -> dict[str, int]:
     """Return the layers of the head that an adapter brings, and their numbers of outputs."""
-    layers = {}
-    for name, values in adapter.saved.items():
-        path, _, kind = name.rpartition(".")
-        is_linear = f"{path}.weight" in adapter.saved and adapter.saved[f"{path}.weight"].ndim == 2
-        if kind not in ("weight", "bias") or not is_linear:
-            raise CheckpointUnsupported(
-                f"{adapter.folder} brings {name} {list(values.shape)}, which is no linear layer of a head.",
-                "Merge the adapter, and export the merged checkpoint.",
-            )
-        layers[path] = len(adapter.saved[f"{path}.weight"])
-    return layers
+    layers = {name.rpartition(".") for name in adapter.saved}
+    return {path: len(adapter.saved[f"{path}.weight"]) for path, _, _ in sorted(layers)}
 
 
 def _labels_room(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> int:

@@ -80,8 +80,8 @@ class Adapter:
 
     @property
     def weights(self) -> Path:
-        """The file of the tensors of a LoRA adapter."""
-        return self.folder / WEIGHTS
+        """The file of the tensors of a LoRA adapter, or the folder of a head."""
+        return self.folder / WEIGHTS if self.settings else self.folder
 
 
 def find_adapters(folder: Path) -> dict[str, Path]:
@@ -160,7 +160,7 @@ def _weights_file(folder: Path) -> Path:
     if size > MAX_BYTES:
         raise CheckpointUnsupported(
             f"{file} has {size / 1e9:.1f} GB; an adapter may have {MAX_BYTES >> 30} GiB.",
-            "Export the merged model by itself.",
+            MERGE,
         )
     with file.open("rb") as stream:
         header = int.from_bytes(stream.read(8), "little")

@@ -13,7 +13,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.errors import CheckpointUnsupported
 from hfx.exporter.adapters.pool import Layout, Rooms, parts_of
 from hfx.exporter.encoder.linears import FoundLinear, GraphView
 from hfx.exporter.encoder.ragged import PADDED
@@ -30,7 +29,8 @@ ADAPTER, ADAPTERS = "adapter", "adapters"  # the net's inputs: the slot of each 
 class AdaptedProducts:
     """The products of a graph that have adapters; their places in the pool are added to `layout`.
 
-    The operators are those for the layout's type of weights.
+    The operators are those for the layout's type of weights. Products that can't have adapters stay as they are, and
+    become `refused` layers of the layout.
     """
 
     rooms: Rooms
@@ -43,10 +43,7 @@ class AdaptedProducts:
         if not any(map(self._is_adapted, paths)):
             return []
         if not _has_rows(rows.view, first.x):
-            raise CheckpointUnsupported(
-                f"{paths[0]} is computed once for all texts of a batch, and can't differ between adapters.",
-                "Leave this layer out of target_modules, or merge the adapter and export the merged checkpoint.",
-            )
+            return self._refuse(paths, "is computed once for all texts of a batch")
         if first.factor:
             return rows.gated(parts, out)
         sizes = [rows.weights[part.weight].dims[:: 1 if part.transposed else -1] for part in parts]
@@ -54,14 +51,18 @@ class AdaptedProducts:
         if paths[0] in self.rooms.heads:
             return self._head(rows, first, paths[0], inputs, suffix, out)
         wide = [(path, int(size[0])) for path, size in zip(paths, sizes, strict=True)]
-        attributes = parts_of(self.layout, self.rooms, wide, inputs)
-        assert attributes is not None
+        if not (attributes := parts_of(self.layout, self.rooms, wide, inputs)):
+            return self._refuse(paths, "is read by several attentions of the graph")
         base = out + ".base"
         plain = [replace(part, activation=None, residual="") for part in parts]
         added = [first.residual] if first.residual else []
         read = [first.x, base, *added, ADAPTER, ADAPTERS]
         op = self._operator(LOW_RANK + ("Add" if added else suffix))
         return [rows.plain(plain, base), rows.node(op, read, out, **attributes)]
+
+    def _refuse(self, paths: Sequence[str], reason: str) -> list[onnx.NodeProto]:
+        self.layout.refused |= {path: reason for path in paths if self._is_adapted(path)}
+        return []
 
     def _is_adapted(self, path: str) -> bool:
         return path in self.rooms.ranks or path in self.rooms.heads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.adapters.adapter_config import FEATURE_EXTRACTION, SEQ_CLS, TOKEN_CLS
+from hfx.exporter.adapters.adapter_config import ALONE, FEATURE_EXTRACTION, SEQ_CLS, TOKEN_CLS
+from hfx.exporter.adapters.fit import current, read_settings, refuse_other_settings
 from hfx.exporter.adapters.folder import Adapter
 from hfx.exporter.checkpoint_files import stored_shapes
 from hfx.exporter.load import IGNORED_TENSORS
@@ -19,16 +19,7 @@ from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint, open_checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 
-ALONE = "It is a model of its own: export it by itself with `hfx export`."
 TASK_OF_CLASS = (("ForSequenceClassification", SEQ_CLS), ("ForTokenClassification", TOKEN_CLS))
-# Fields of config.json that the computation of the backbone does not depend on.
-OF_THE_HEAD = re.compile(
-    "architectures|dtype|torch_dtype|transformers_version|_name_or_path|problem_type|finetuning_task|num_labels|"
-    "id2label|label2id|tie_word_embeddings|use_cache|initializer_range|.*dropout.*|.*_dropout|classifier_.*|"
-    "output_attentions|output_hidden_states|return_dict|gradient_checkpointing|_attn_implementation.*"
-)
-LEGACY = re.compile(r"\.(gamma|beta)$")  # names of TensorFlow's checkpoints
-CURRENT = {"gamma": ".weight", "beta": ".bias"}
 
 
 def read_head(name: str, folder: Path, backbone: Checkpoint) -> Adapter:
@@ -38,15 +29,9 @@ def read_head(name: str, folder: Path, backbone: Checkpoint) -> Adapter:
     Values are compared as float32. Raises CheckpointUnsupported if tensors or settings of the base model differ, are
     missing, or are in a pickle; and what open_checkpoint raises.
     """
-    checkpoint = open_checkpoint(str(folder))
-    if checkpoint.model_type != backbone.model_type:
-        raise CheckpointUnsupported(
-            f"{checkpoint.folder} is a {checkpoint.model_type}, and the backbone {backbone.folder} a "
-            f"{backbone.model_type}.",
-            ALONE,
-        )
-    head, base = _Stored(checkpoint.home), _Stored(backbone.home)
-    _refuse_other_settings(head, base)
+    checkpoint, settings = open_checkpoint(str(folder)), read_settings(backbone)
+    refuse_other_settings(checkpoint.folder / "config.json", checkpoint.config, settings, ALONE)
+    head, base = _Stored(checkpoint.home, settings), _Stored(backbone.home, settings)
     lacking = sorted(path for path in base.paths - base.of_base.keys() if not IGNORED_TENSORS.search(path))
     if lacking:
         raise CheckpointUnsupported(
@@ -65,23 +50,19 @@ def read_head(name: str, folder: Path, backbone: Checkpoint) -> Adapter:
         )
     shared_names = {head.of_base[path] for path in shared if path in head.of_base}
     own = [stored for stored in head.shapes if stored not in shared_names and not _is_buffer(stored)]
-    saved = {_current(stored): head.tensors.parameter(stored, *head.shapes[stored]).read() for stored in sorted(own)}
+    saved = {current(stored): head.tensors.parameter(stored, *head.shapes[stored]).read() for stored in sorted(own)}
     return Adapter(name, checkpoint.folder, _task_type(checkpoint), {}, saved, checkpoint.config, None)
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """The tensors of a checkpoint by their paths in the base model, whatever class it was saved from."""
+    """The tensors of a checkpoint by their paths in the base model, whatever class it was saved from.
+
+    `settings` is the config of the base model, as transformers reads it.
+    """
 
     checkpoint: Checkpoint
-
-    @cached_property
-    def settings(self) -> Any:
-        """The config as transformers reads it, with all defaults."""
-        from transformers import AutoConfig
-
-        with quiet_libraries():
-            return AutoConfig.from_pretrained(self.checkpoint.view, local_files_only=True, trust_remote_code=False)
+    settings: Any
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -111,24 +92,8 @@ class _Stored:
     def of_base(self) -> dict[str, str]:
         """The names in the files of the base model's parameters, by their paths."""
         prefix = f"{self.model.base_model_prefix}."
-        named = {_current(name).removeprefix(prefix): name for name in self.shapes}
+        named = {current(name).removeprefix(prefix): name for name in self.shapes}
         return {path: name for path, name in named.items() if path in self.paths}
-
-
-def _refuse_other_settings(head: _Stored, base: _Stored) -> None:
-    """Refuse a config.json by which equal tensors would compute something else."""
-    ours, theirs = (_settings(each.settings.to_dict()) for each in (head, base))
-    for field in sorted(ours.keys() | theirs.keys()):
-        if ours.get(field) != theirs.get(field):
-            raise CheckpointUnsupported(
-                f"{head.checkpoint.folder / 'config.json'}: {field} is {str(ours.get(field))[:60]}, and "
-                f"{str(theirs.get(field))[:60]} in the backbone's.",
-                ALONE,
-            )
-
-
-def _settings(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if not OF_THE_HEAD.fullmatch(name)}
 
 
 def _equal(base: _Stored, head: _Stored, path: str) -> bool:
@@ -141,10 +106,6 @@ def _equal(base: _Stored, head: _Stored, path: str) -> bool:
     one = base.tensors.parameter(ours, *base.shapes[ours])
     two = head.tensors.parameter(theirs, *head.shapes[theirs])
     return all(np.array_equal(a, b) for a, b in zip(one.chunks(), two.chunks(), strict=True))
-
-
-def _current(name: str) -> str:
-    return LEGACY.sub(lambda found: CURRENT[found[1]], name)
 
 
 def _is_buffer(name: str) -> bool:

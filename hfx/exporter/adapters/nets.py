@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from hfx import names, native
-from hfx.errors import CheckpointUnsupported, VerificationFailed
+from hfx.errors import VerificationFailed
 from hfx.exporter import runtime
 from hfx.exporter.adapters.graph import ADAPTER, ADAPTERS, AdaptedProducts, add_inputs, add_pool
 from hfx.exporter.adapters.part import MIXED_ADAPTERS, MIXED_TEXTS, RECORD, AdapterPart, Donor, link_or_copy
@@ -30,16 +30,14 @@ from hfx.local import Tensors
 from hfx.python_backends.onnxruntime.config import ADAPTER_FILE, ERRORS, SHARED_NET, SKIPS_PADDING
 
 
-def compiled_tokenizer(donor: Donor, tokenizer: Any) -> Compiled:
-    """Return the compiled tokenizer of `donor`. Raises CheckpointUnsupported if `tokenizer` is another one."""
+def compiled_tokenizer(donor: Donor, tokenizer: Any) -> Compiled | None:
+    """Return the compiled tokenizer of `donor`; None if `tokenizer` is another one."""
     folder = donor.repository / (donor.manifest.name + names.TOKENIZE_SUFFIX) / "1"
     with tempfile.TemporaryDirectory(prefix="hfx-tokenizer-") as temporary:
         file = Path(temporary) / "tokenizer.json"
         write_tokenizer_json(tokenizer, file)
         if not filecmp.cmp(file, folder / file.name, shallow=False):
-            raise CheckpointUnsupported(
-                f"Its tokenizer is not that of {donor.manifest.name}, which shares its backbone.", "Export it alone."
-            )
+            return None
     stated: Any = donor.manifest.choices["tokenizer"]
     if not stated["compiled"]:
         return Compiled(why_not=stated["reason"])
@@ -77,16 +75,16 @@ def _write_first(
     kept = frozenset(float_weights(row_source(graph).graph)) if plan.cpu_precision == "fp32" else frozenset[str]()
     quantized = row_wise(graph, runtime.weight_levels(), kept, adapted)
     missing = sorted(({*part.rooms.ranks} | {*part.rooms.heads}) - {*adapted.layout.places})
-    adapted.layout.unused = [path for path in missing if _changes_nothing(artefacts.model, path, artefacts.inputs)]
-    if missing := [path for path in missing if path not in adapted.layout.unused]:
-        raise CheckpointUnsupported(
-            f"{part.adapter.folder} adapts {missing[0]}, which is no product of the exported graph.",
-            "Merge the adapter, and export the merged checkpoint: model.merge_and_unload().save_pretrained(FOLDER).",
-        )
-    add_inputs(quantized.model.graph, adapted.layout.stride)
+    layout = adapted.layout
+    layout.unused = [path for path in missing if _changes_nothing(artefacts.model, path, artefacts.inputs)]
+    layout.refused |= dict.fromkeys(
+        {*missing} - {*layout.unused, *layout.refused}, "is no product of the exported graph"
+    )
+    slot = part.slot(layout, artefacts.model)
+    add_inputs(quantized.model.graph, layout.stride)
     save(quantized.model, path)
-    adapted.layout.write(path.with_name(LAYOUT_FILE))
-    shared = add_pool(path, part.slot(adapted.layout, artefacts.model), part.labels_room)
+    layout.write(path.with_name(LAYOUT_FILE))
+    shared = add_pool(path, slot, part.labels_room)
     return quantized.skips_padding, quantized.weights, shared
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.adapters.folder import Adapter
-from hfx.exporter.adapters.pool import AGAIN, LAYOUT_FILE, Layout, Matrix, Rooms
+from hfx.exporter.adapters.pool import LAYOUT_FILE, Layout, Matrix, Rooms
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.steps import VERSIONED
@@ -143,14 +143,9 @@ class AdapterPart:
 
         Raises CheckpointUnsupported if it does not fit.
         """
-        brought = {name.rpartition(".")[0] for name in self.adapter.saved}
-        if strange := sorted(brought - {*self.rooms.heads}):
-            raise CheckpointUnsupported(
-                f"{self.adapter.folder}: It brings {strange[0]}, which the others on this backbone leave as it is.",
-                AGAIN,
-            )
-        heads = {path: _linear(merged, path) for path in self.rooms.heads}
         try:
+            layout.check({name.rpartition(".")[0] for name in self.adapter.saved})
+            heads = {path: _linear(merged, path) for path in layout.rooms.heads}
             return layout.slot(self.adapter.products, heads)
         except CheckpointUnsupported as error:
             raise error.with_message(f"{self.adapter.folder}: {error.message}") from error

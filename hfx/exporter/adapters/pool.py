@@ -11,7 +11,7 @@ row of a matrix.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.errors import CheckpointUnsupported
+from hfx.exporter.adapters.adapter_config import MERGE
 from hfx.exporter.adapters.folder import LowRank
 from hfx.exporter.model_files import write_json
 from hfx.exporter.quantize.generator import int8_rows
@@ -32,7 +33,10 @@ LEAST_RANK = 8
 LEVELS = 127  # the largest weight in int8
 LABELS_STEP = 16  # a head with several labels has room for a multiple of this number
 MOST_PARTS = 3  # linears side by side in one operator
-AGAIN = "Export all adapters of this backbone again, with this one among them, into another repository or by --force."
+AGAIN = (
+    "Export all adapters of this backbone again, with this one among them, into another repository or by --force. If "
+    "it is refused there, merge it, and export the merged model by itself."
+)
 Matrix = NDArray[np.float32]
 
 
@@ -97,18 +101,27 @@ class Rooms:
                 outputs[path] = max(outputs.get(path, 0), room)
         return cls(ranks, outputs)
 
+    def without(self, paths: Set[str]) -> Rooms:
+        """Return the rooms without some layers. A layer that is a product and one of the head is one of the head."""
+        return Rooms(
+            {path: rank for path, rank in self.ranks.items() if path not in paths | self.heads.keys()},
+            {path: outputs for path, outputs in self.heads.items() if path not in paths},
+        )
+
 
 @dataclass
 class Layout:
     """The places of all layers in a slot, by the layers' paths in the model. `add` gives a layer the next place.
 
     The matrices of all layers are `int8`, or all are float32. `unused` are layers that adapters may have, but whose
-    weights change no answer, such as an unused pooler's.
+    weights change no answer, such as an unused pooler's. `refused` are layers that adapters of this net can't have,
+    with the reasons.
     """
 
     int8: bool = False
     places: dict[str, Place] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def stride(self) -> int:
@@ -125,10 +138,8 @@ class Layout:
 
     def has(self, rooms: Rooms) -> bool:
         """Whether the places have just these rooms."""
-        own, others = self.rooms, {*self.unused, *rooms.heads}
-        ranks = {path: rank for path, rank in rooms.ranks.items() if path not in others}
-        heads = {path: outputs for path, outputs in rooms.heads.items() if path not in self.unused}
-        return (own.ranks, own.heads) == (ranks, heads)
+        without = {*self.unused, *self.refused}
+        return self.rooms.without(without) == rooms.without(without)
 
     def add(self, path: str, inputs: int, outputs: int, rank: int = 0) -> Place:
         """Return the place of a layer, which may be read by several nodes of a graph."""
@@ -136,16 +147,24 @@ class Layout:
             self.places[path] = Place(offset=self.stride, inputs=inputs, outputs=outputs, rank=rank, int8=self.int8)
         return self.places[path]
 
+    def check(self, paths: Iterable[str]) -> None:
+        """Raise CheckpointUnsupported if adapters of this net can't have one of the layers `paths`."""
+        for path in sorted(paths):
+            if path in self.refused:
+                fix = f"{MERGE} Or train it without this layer."
+                raise CheckpointUnsupported(f"It adapts {path}, which {self.refused[path]}.", fix)
+            if path not in self.places and path not in self.unused:
+                raise CheckpointUnsupported(
+                    f"It adapts {path}, which the others on this backbone leave as it is.", AGAIN
+                )
+
     def slot(self, products: Mapping[str, LowRank], heads: Mapping[str, tuple[Matrix, Matrix]]) -> Matrix:
         """Return the slot [stride] of an adapter.
 
         `products` has the low-rank pairs, and `heads` the weights [outputs, inputs] and biases [outputs] of the head.
         Raises CheckpointUnsupported if the adapter does not fit.
         """
-        if strange := sorted(({*products} | {*heads}) - {*self.places, *self.unused}):
-            raise CheckpointUnsupported(
-                f"It adapts {strange[0]}, which the others on this backbone leave as it is.", AGAIN
-            )
+        self.check(products)
         slot = np.zeros(self.stride, np.float32)
         for path, place in self.places.items():
             if not place.rank:
@@ -163,7 +182,7 @@ class Layout:
         """Read a layout that `write` has written."""
         stated: Any = json.loads(read_text(path, LAYOUT_BYTES))
         places = {str(name): Place(**place) for name, place in stated["places"].items()}
-        return cls(stated["int8"], places, stated["unused"])
+        return cls(stated["int8"], places, stated["unused"], stated["refused"])
 
 
 def _write_pair(path: str, place: Place, pair: LowRank, slot: Matrix) -> None:
@@ -213,22 +232,17 @@ def _power_of_two(number: int) -> int:
 
 
 def parts_of(layout: Layout, rooms: Rooms, parts: Sequence[tuple[str, int]], inputs: int) -> dict[str, int] | None:
-    """Return the attributes of LowRank for linears side by side; None if none of them is adapted.
+    """Return the attributes of LowRank for linears side by side, of which at least one is adapted.
 
     `parts` has the path of each linear, and its number of outputs. Linears that are adapted get places in `layout`, one
-    behind the other.
+    behind the other. Returns None if they have places elsewhere.
     """
     ranks = [rooms.ranks.get(path, 0) for path, _ in parts]
-    if not any(ranks):
-        return None
     adapted = zip(parts, ranks, strict=True)
     places = [layout.add(path, inputs, outputs, rank) for (path, outputs), rank in adapted if rank]
     ends = [place.offset + place.size for place in places]
     if [place.offset for place in places[1:]] != ends[:-1]:
-        raise CheckpointUnsupported(
-            f"{parts[0][0]} is read by several attentions of the graph, which adapters can't have.",
-            "Merge the adapter.",
-        )
+        return None
     attributes = {"in_features": inputs, "offset": places[0].offset}
     for index in range(MOST_PARTS):
         attributes[f"columns{index}"] = parts[index][1] if index < len(parts) else 0

@@ -36,9 +36,8 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Compile the tokenizer for the C++ code of `hfx serve`, if it is proven to give the same ids."""
-    if plan.adapter and plan.adapter.donor:
-        compiled = compiled_tokenizer(plan.adapter.donor, artefacts.tokenizer)
-    else:
+    donor = plan.adapter.donor if plan.adapter else None
+    if not (compiled := donor and compiled_tokenizer(donor, artefacts.tokenizer)):
         texts = [*bundled_texts(), *edge_texts(plan.max_length)]
         compiled = compile_and_prove(plan, artefacts.tokenizer, texts)
     return replace(artefacts, compiled=compiled, choices={**artefacts.choices, "tokenizer": compiled.as_json()})

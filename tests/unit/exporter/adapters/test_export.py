@@ -28,7 +28,7 @@ from hfx.exporter.adapters.export import export_set, named_adapters, read_set
 from hfx.exporter.adapters.folder import read_adapter
 from hfx.exporter.adapters.graph import ADAPTER
 from hfx.exporter.adapters.part import AdapterPart
-from hfx.exporter.adapters.pool import Layout, Rooms
+from hfx.exporter.adapters.pool import Layout
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.local.encoder import LocalModel
@@ -38,7 +38,7 @@ from hfx.repository import recover
 from hfx.repository.staging import stagings
 from tests.rigs.checkpoints.adapters import write_adapter, write_head
 from tests.rigs.machine.killing import Killer
-from tests.unit.exporter.adapters.adapters import edit_fields, save_backbone
+from tests.unit.exporter.adapters.adapters import WORDS, edit_fields, save_backbone
 
 NAMES = ["joy", "anger", "fear", "love", "surprise"]
 ALL_LINEARS = ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"]
@@ -84,7 +84,7 @@ def published(repository: Path) -> dict[str, object]:
     return {each.name: hash_folder(each, repository) for each in repository.iterdir() if not each.name.startswith(".")}
 
 
-def in_torch(backbone: Checkpoint, folder: Path, labels: int) -> Any:
+def in_torch(backbone: Checkpoint, folder: Path, labels: int, tokens: Path | None = None) -> Any:
     """Return the model of `folder` as transformers and peft read it, as a pipeline."""
     kind, tokenizer = transformers.AutoModelForSequenceClassification, transformers.AutoTokenizer
     if (folder / "model.safetensors").exists():
@@ -95,7 +95,7 @@ def in_torch(backbone: Checkpoint, folder: Path, labels: int) -> Any:
         if (folder / "config.json").exists():
             model.config.id2label = dict(enumerate(NAMES))
     return transformers.pipeline(
-        "text-classification", model.eval(), tokenizer=tokenizer.from_pretrained(backbone.folder), top_k=None
+        "text-classification", model.eval(), tokenizer=tokenizer.from_pretrained(tokens or backbone.folder), top_k=None
     )
 
 
@@ -137,19 +137,20 @@ def test_an_adapter_for_which_a_published_net_has_no_room_is_refused(
 def test_an_adapter_with_a_layer_of_the_head_that_the_published_net_lacks_is_refused(
     backbone: Checkpoint, folders: dict[str, Path]
 ) -> None:
-    rooms = Rooms({}, {"classifier": 16})
+    layout = Layout()
+    layout.add("classifier", 32, 16)
     part = AdapterPart(
         backbone=backbone,
         sha256="",
         adapter=read_adapter("two", folders["two"]),
-        rooms=rooms,
+        rooms=layout.rooms,
         labels_room=16,
         group="SEQ_CLS",
         published=(),
         donor=None,
     )
-    with pytest.raises(CheckpointUnsupported, match="brings pre_classifier, which the others"):
-        part.slot(Layout(), torch.nn.Module())
+    with pytest.raises(CheckpointUnsupported, match="adapts pre_classifier, which the others"):
+        part.slot(layout, torch.nn.Module())
 
 
 def raise_first(outcomes: Outcomes) -> None:
@@ -229,21 +230,40 @@ def test_an_adapter_whose_answers_depend_on_others_in_the_batch_is_refused(
 def test_the_command_publishes_the_others_of_a_set_and_fails_with_the_error_of_one(
     backbone: Checkpoint, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    bad = write_adapter(tmp_path / "bad", backbone.folder, 8, names=NAMES)  # it has two labels
+    bad = write_adapter(tmp_path / "bad", backbone.folder, 8, size=1e20)  # its answers are not finite
     adapters = {"five": folders["five"], "bad": bad, "two": folders["two"]}
     pairs = [word for name, folder in adapters.items() for word in ("--adapter", f"{name}={folder}")]
     words = ["export", str(backbone.folder), *pairs, "--precision", "fp32", "--repository", str(tmp_path / "r")]
     monkeypatch.setattr("sys.argv", ["hfx", *words])
-    assert main(words) == CheckpointCorrupt("").exit_code
+    assert main(words) == VerificationFailed("").exit_code
     printed = capsys.readouterr()
     assert printed.out.count("Published ") == 2
-    assert "Not published: bad. The first reason: " in printed.err and "names 5 labels" in printed.err
+    assert "Not published: bad. The first reason: " in printed.err
     assert main(["list", str(tmp_path / "r"), "--json"]) == 0
     assert [each["name"] for each in json.loads(capsys.readouterr().out)["models"]] == ["five", "two"]
     assert main(["export", "--again", "two", "--repository", str(tmp_path / "r")]) == 2
     again = "hfx export tiny --precision fp32 --repository r --adapter two=FOLDER --force"
     assert again in capsys.readouterr().err
     assert str(tmp_path) not in (tmp_path / "r/two/config.pbtxt").read_text()
+
+
+def test_a_head_with_a_tokenizer_of_its_own_keeps_it_and_shares_the_net(
+    backbone: Checkpoint, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    head = write_head(tmp_path / "head", backbone.folder, 5, labels=2)
+    tokenizer = json.loads((head / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] |= {"b": WORDS.index("a"), "a": WORDS.index("b")}
+    (head / "tokenizer.json").write_text(json.dumps(tokenizer))
+    outcomes = export_all(backbone, {"head": head, "two": folders["two"]}, tmp_path / "repository")
+    raise_first(outcomes)
+    nets = [tmp_path / f"repository/{name}_net/1/model.onnx.data" for name in outcomes]
+    assert nets[0].samefile(nets[1])
+    request = {"text_input": "a", "top_k": 2}
+    for name, labels in (("head", 2), ("two", 2)):
+        [answer] = LocalModel.open(tmp_path / "repository", name).infer_all([request])
+        folder = head if name == "head" else folders[name]
+        [expected] = in_torch(backbone, folder, labels, head if name == "head" else None)(["a"])
+        assert answer["score"] == pytest.approx([each["score"] for each in expected], abs=1e-4)
 
 
 def test_an_adapter_that_is_damaged_stops_the_set_before_its_export(

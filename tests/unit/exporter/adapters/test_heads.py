@@ -79,7 +79,7 @@ def test_other_settings_with_equal_tensors_are_refused(tmp_path: Path) -> None:
 
 def test_another_family_is_refused(tmp_path: Path) -> None:
     head = save_backbone(tmp_path / "head", "distilbert")
-    with pytest.raises(CheckpointUnsupported, match="is a distilbert, and the backbone"):
+    with pytest.raises(CheckpointUnsupported, match="model_type is distilbert, and bert in the backbone"):
         read_head("one", head.folder, save_backbone(tmp_path / "backbone", "bert"))
 
 

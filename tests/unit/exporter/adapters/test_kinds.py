@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from hfx.errors import CheckpointUnsupported
+from hfx.errors import CheckpointUnsupported, HfxError
 from hfx.exporter.adapters.export import export_set, read_set
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.quiet import quiet_libraries
@@ -61,11 +61,17 @@ def write_set(root: Path, model_type: str, task: str, targets: set[str], counts:
     return backbone
 
 
-def export_all(root: Path, backbone: Path, **options: Any) -> list[Manifest | Exception]:
-    chosen: Any = {"precision": "fp32", "repository": root / "repository", **options}
+def export_all(root: Path, backbone: Path, **options: Any) -> list[Manifest | HfxError]:
     folders = {folder.name: folder for folder in sorted((root / "adapters").iterdir())}
+    return list(export_folders(backbone, folders, **{"repository": root / "repository", **options}).values())
+
+
+def export_folders(
+    backbone: Path, folders: dict[str, Path], repository: Path, **options: Any
+) -> dict[str, Manifest | HfxError]:
+    chosen: Any = {"precision": "fp32", "repository": repository, **options}
     adapters = read_set(open_checkpoint(str(backbone)), folders, ExportOptions(**chosen))
-    return [outcome for _, outcome in export_set(adapters, lambda title: nullcontext())]
+    return dict(export_set(adapters, lambda title: nullcontext()))
 
 
 @pytest.mark.parametrize(
@@ -94,11 +100,23 @@ def test_adapters_of_an_architecture_share_its_net(
     assert len({(tmp_path / "repository" / net).stat().st_ino for net in nets}) == 1
 
 
-def test_products_that_a_net_computes_together_are_refused(tmp_path: Path) -> None:
-    backbone = write_set(tmp_path, "deberta-v2", "SEQ_CLS", {"query_proj"})
-    for outcome in export_all(tmp_path, backbone):
+@pytest.mark.parametrize("names", [["one", "bad", "two"], ["bad", "one", "two"]])
+def test_an_adapter_that_the_graph_can_not_have_is_refused_and_the_others_share_a_net(
+    names: list[str], tmp_path: Path
+) -> None:
+    backbone = write_set(tmp_path / "good", "deberta-v2", "SEQ_CLS", {"dense"})
+    write_set(tmp_path / "bad", "deberta-v2", "SEQ_CLS", {"query_proj"})
+    folders = {"one": "good/adapters/team-0", "two": "good/adapters/team-1", "bad": "bad/adapters/team-0"}
+    repository = tmp_path / "repository"
+    outcomes = export_folders(backbone, {name: tmp_path / folders[name] for name in names}, repository)
+    late = export_folders(backbone, {"late": tmp_path / "bad/adapters/team-1"}, repository)["late"]
+    for outcome, folder in ((outcomes["bad"], "team-0"), (late, "team-1")):
         assert isinstance(outcome, CheckpointUnsupported)
+        assert f"bad/adapters/{folder}: " in outcome.message
         assert "query_proj, which is no product of the exported graph" in outcome.message
+    assert isinstance(outcomes["one"], Manifest) and isinstance(outcomes["two"], Manifest), outcomes
+    nets = [repository / f"{name}_net/1/model.onnx.data" for name in ("one", "two")]
+    assert nets[0].samefile(nets[1])
 
 
 def test_rankers_and_classifiers_of_one_backbone_have_nets_of_their_own(tmp_path: Path) -> None:

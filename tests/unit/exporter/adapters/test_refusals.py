@@ -37,10 +37,13 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {
     "use_qalora": {"use_qalora": True},
     "task_type": {"task_type": "CAUSAL_LM"},
     "later_field": {"later_field": 0},
+    "r is 257; adapters may have 256": {"r": 257},
+    "r is 1099511627776": {"r": 2**40},
+    "rank_pattern.q_lin is 300": {"rank_pattern": {"q_lin": 300}},
     "alpha_pattern": {"alpha_pattern": {"attention.q_lin": 2, "q_lin": 4}},
 }
 CORRUPT: dict[str, dict[str, Any]] = {
-    "r": {"r": 2**40},
+    "r must be an integer": {"r": 0},
     "rank is 4, but 8": {"r": 8},
     "lora_alpha": {"lora_alpha": "many"},
     "use_rslora": {"use_rslora": 1},
