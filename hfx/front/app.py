@@ -77,7 +77,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        response = Response(send, self._request_id(scope["headers"]))
+        response = Response(send, self._request_id(scope["headers"]), has_body=scope["method"] != "HEAD")
         request = ClientRequest(scope, receive, response)
         try:
             await self._answer(request)
@@ -168,7 +168,7 @@ class App:
         response.route = route
         if request.method == "POST" and route != batches.CANCEL:  # a cancellation frees resources for others
             response.caller.admit(time.monotonic(), has_counts=True)
-        async with self._batches.sent(request.scope, request.receive, request.headers, response) as connection:
+        async with self._batches.sent(request) as connection:
             await pass_back(connection, response)
         return True
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
 
-from hfx.front.guard import Disconnected, Receive
+from hfx.front.guard import Disconnected
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import RETRY, UNKNOWN_PATH, Header, Refusal
-from hfx.front.response import REQUEST_ID, Response
+from hfx.front.request import ClientRequest
+from hfx.front.response import REQUEST_ID
 from hfx.front.schemas import OBJECT, TEXT, Schema, body
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost
-
-if TYPE_CHECKING:
-    from hfx.front.connection import ClientConnection
 
 PREFIX = b"/v1/"
 PATHS = re.compile(rb"(/v1/(?:files|batches))(?:(/[A-Za-z0-9_-]{1,64})(/content|/cancel)?)?")
@@ -59,9 +56,7 @@ class Batches:
         self._upstream = Upstream(url) if url else None
 
     @asynccontextmanager
-    async def sent(
-        self, scope: dict[str, Any], receive: Receive, headers: dict[bytes, bytes], response: Response
-    ) -> AsyncIterator[UpstreamConnection]:
+    async def sent(self, request: ClientRequest) -> AsyncIterator[UpstreamConnection]:
         """Send a request with its body unchanged, and yield the connection to read the answer from.
 
         Raises Refusal: 404 if there is no such process, 502 if it ends before it answers, 503 while it does not
@@ -69,19 +64,18 @@ class Batches:
         """
         if self._upstream is None:
             raise Refusal(404, OFF, reason=UNKNOWN_PATH)
-        if headers.get(b"content-encoding", b"identity") != b"identity":
+        if request.headers.get(b"content-encoding", b"identity") != b"identity":
             raise Refusal(415, "Files are taken as they are. Send no Content-Encoding.")
-        client: ClientConnection = scope["extensions"]["hfx"]["connection"]
-        client.allow_slow_body(UPLOAD_SECONDS)
+        request.client.allow_slow_body(UPLOAD_SECONDS)
         try:
             connection = await self._upstream.connect()
         except OSError:
             raise Refusal(503, STOPPED, [RETRY]) from None
         try:
-            await _send(connection, scope, receive, headers, response)
+            await _send(connection, request)
             yield connection
         except UpstreamLost:
-            if response.status or client.has_left:
+            if request.response.status or request.client.has_left:
                 raise
             raise Refusal(502, ENDED, [RETRY]) from None
         finally:
@@ -94,24 +88,19 @@ def route(path: bytes) -> str:
     return "" if found is None else (found[1] + b"/{id}" * bool(found[2]) + (found[3] or b"")).decode()
 
 
-async def _send(
-    connection: UpstreamConnection,
-    scope: dict[str, Any],
-    receive: Receive,
-    headers: dict[bytes, bytes],
-    response: Response,
-) -> None:
+async def _send(connection: UpstreamConnection, request: ClientRequest) -> None:
     """Send a request piece by piece, until it is complete or its answer begins."""
+    headers, response, query = request.headers, request.response, request.scope["query_string"]
     passed = [(name, headers[name]) for name in PASSED if name in headers]
     passed += [(LABEL_HEADER, response.caller.label.encode()), (REQUEST_ID, response.request_id)]
-    is_chunked = b"content-length" not in headers and scope["method"] != "GET"
-    path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    head = b"%b %b HTTP/1.1\r\nhost: batches\r\n" % (scope["method"].encode(), path)
+    is_chunked = b"content-length" not in headers and request.method != "GET"
+    path = request.path + (b"?" + query if query else b"")
+    head = b"%b %b HTTP/1.1\r\nhost: batches\r\n" % (request.method.encode(), path)
     passed += [CHUNKED] if is_chunked else []
     await connection.write(b"".join([head, *(b"%b: %b\r\n" % header for header in passed), b"\r\n"]))
     more = True
     while more and not connection.status:
-        message = await receive()
+        message = await request.receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
         more, piece = message["more_body"], message["body"]

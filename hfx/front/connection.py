@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 if TYPE_CHECKING:
@@ -59,16 +60,16 @@ class _AnswerTransport:
         self.is_closing = cycle.transport.is_closing
 
     def write(self, data: bytes) -> None:
-        """Write `data`. If it is the head, keep it until the first piece of the body."""
+        """Write `data` if the connection is open. If it is the head, keep it until the first piece of the body."""
         if self._head is None and self._cycle.response_started:  # data before that is a 100 Continue
             self._head = data
-        else:
+        elif not self.is_closing():
             self._transport.write(self._head + data if self._head else data)
             self._head = self._head and b""
 
     def close(self) -> None:
         """Write the head if it is still kept, and close the connection."""
-        if self._head:
+        if self._head and not self.is_closing():
             self._transport.write(self._head)
         self._connection.close_when_read()
 
@@ -138,7 +139,7 @@ class ClientConnection(HttpToolsProtocol):
             self._head_bytes += len(data)
         else:
             self._frame_bytes += len(data)
-        super().data_received(data)
+        self._parse(data)
         if self._receiving is Receiving.HEAD and self._head_bytes > HEAD_BYTES:
             message = f"The head of the request is larger than {HEAD_BYTES} bytes. Send fewer headers."
             self.refuse(431, message, lingers=True)
@@ -156,7 +157,30 @@ class ClientConnection(HttpToolsProtocol):
         self._blocked_since = math.inf
         super().resume_writing()
 
-    # httptools' callbacks; if one of them raises an exception, `send_400_response` answers
+    def _parse(self, data: bytes) -> None:
+        """Parse `data`. Refuse a request that can't be parsed, or that a callback has rejected.
+
+        httptools takes what follows a head with an offer to upgrade for another protocol. Such a head is parsed again,
+        by a new parser and without its offer, which a server may ignore (RFC 9110, 7.8). The same rules frame its body.
+        """
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except HttpParserUpgrade as offer:
+                    data = self._head_without_offer() + data[offer.args[0] :]
+                    self.parser = HttpRequestParser(self)  # the old one reads no more if the connection is to close
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        except HttpParserError:
+            self.refuse(*self._refusal, lingers=True)
+
+    def _head_without_offer(self) -> bytes:
+        first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        headers = (b"%b: %b" % header for header in self.headers if header[0] != b"upgrade")
+        return b"\r\n".join((first, *headers, b"", b""))
+
+    # httptools' callbacks; if one of them raises an exception, the request is refused
 
     def on_message_begin(self) -> None:
         """Note that a request begins."""
@@ -184,7 +208,11 @@ class ClientConnection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start the application, because the head is complete."""
+        """Start the application, because the head is complete. A head with an offer to upgrade is parsed again."""
+        if self.parser.get_method() == b"CONNECT":
+            self._reject(501, "This server is no proxy. Send GET or POST.")
+        if self.parser.should_upgrade():
+            return
         if len(self.pipeline) >= PIPELINED:
             self._reject(400, "Too many requests wait on this connection. Read the answers first.")
         self._receiving = Receiving.BODY
@@ -204,6 +232,8 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Note that the request is complete."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         if not self.pipeline:  # a large piece may have paused reading; without this, a disconnect would go unnoticed
             self.flow.resume_reading()
@@ -220,10 +250,6 @@ class ClientConnection(HttpToolsProtocol):
         self._since = self.loop.time()
         if self._receiving is Receiving.NOTHING:
             self._await_request()
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse a request that can't be parsed, or that a callback has rejected."""
-        self.refuse(*self._refusal, lingers=True)
 
     # Limits
 

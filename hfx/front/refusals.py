@@ -103,6 +103,16 @@ def overloaded(message: str) -> Refusal:
     return Refusal(503, f"{message} Try again later.", [RETRY])
 
 
+def wrong_method(allowed: Sequence[str]) -> Refusal:
+    """Return the refusal (405) of a method at a path that takes the methods `allowed`. HEAD goes with GET."""
+    names = ", ".join(allowed)
+    return Refusal(
+        405,
+        f"This path takes {names} only. Send it with {names}.",
+        [(b"allow", names.replace("GET", "GET, HEAD").encode())],
+    )
+
+
 def refused(error: HfxError) -> Refusal:
     """Return the refusal for an error of hfx."""
     return _refusal(_status(error), " ".join(part for part in (error.message, error.fix) if part))

@@ -23,7 +23,8 @@ SINGLE = {
 class ClientRequest:
     """A request, the response to it, and the results of the layers so far.
 
-    `path` is as it was sent, not decoded. `target` is the dialect's route that the path names. `endpoint` is the last
+    `method` is GET for HEAD; uvicorn then sends no body. `path` is as it was sent, not decoded, but without a slash at
+    its end. `target` is the dialect's route that the path names. `endpoint` is the last
     part of a path of Triton's that takes a body, such as `infer`, and is empty for other paths. The first `json_size`
     bytes of `body` are JSON; binary tensors may follow. `share` is the request's part of the limits on all requests.
     """
@@ -32,8 +33,9 @@ class ClientRequest:
         self.scope = scope
         self.receive = receive
         self.response = response
-        self.method: str = scope["method"]
-        self.path: bytes = scope["raw_path"]
+        self.method: str = "GET" if scope["method"] == "HEAD" else scope["method"]
+        path: bytes = scope["raw_path"]
+        self.path = path if path == b"/" else path.removesuffix(b"/")
         self.client: ClientConnection = scope["extensions"]["hfx"]["connection"]
         self.headers: dict[bytes, bytes] = {}
         self.trace: Trace | Passed = NOTHING

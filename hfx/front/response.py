@@ -35,13 +35,15 @@ class Response:
     `headers` are sent with every kind of answer. `route` is the path with {model} in place of a model's name.
     `received` is the size of the request's body in bytes. `refusal` is the name of the reason if the request was
     refused. `first_byte` is the number of seconds until the head was sent, or None if it was not. `input_tokens` and
-    `output_tokens` are 0 if they were not counted. `broken` is whether the answer ended before it was complete.
+    `output_tokens` are 0 if they were not counted. `broken` is whether the answer ended before it was complete. Without
+    `has_body`, for HEAD, uvicorn sends the head alone.
     """
 
-    def __init__(self, send: Send, request_id: bytes) -> None:
+    def __init__(self, send: Send, request_id: bytes, has_body: bool = True) -> None:
         self.request_id = request_id
         self.headers: list[Header] = [NOSNIFF, (REQUEST_ID, request_id)]
         self._send = send
+        self._has_body = has_body
         self.began = time.perf_counter()
         self.first_byte: float | None = None
         self.status = 0
@@ -64,7 +66,7 @@ class Response:
 
     async def body(self, piece: bytes, more: bool) -> None:
         """Send a piece of the body."""
-        self.bytes += len(piece)
+        self.bytes += len(piece) * self._has_body
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
     async def json(self, body: bytes) -> None:

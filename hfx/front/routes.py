@@ -9,13 +9,13 @@ import re
 from functools import lru_cache
 from urllib.parse import unquote
 
-from hfx.front.refusals import UNKNOWN_PATH, Refusal
+from hfx.front.refusals import UNKNOWN_PATH, Refusal, wrong_method
 
 NAME = rb"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%(?!00|2[fF])[0-9A-Fa-f]{2})+"
 MODEL = rb"/v2/models/" + NAME + rb"(?:/versions/[0-9]{1,18})?"
 METRICS = b"/metrics"
 READ = re.compile(
-    METRICS + rb"|/v2/?|/v2/health/(?:live|ready)|/v2/models/stats|" + MODEL + rb"(?:/(?:ready|config|stats))?"
+    METRICS + rb"|/v2|/v2/health/(?:live|ready)|/v2/models/stats|" + MODEL + rb"(?:/(?:ready|config|stats))?"
 )
 ASKED = re.compile(MODEL + rb"/(infer|generate|generate_stream)|/v2/repository/index")
 # Requests to these paths load models, map memory, and write files.
@@ -70,9 +70,8 @@ def endpoint(method: bytes, path: bytes) -> bytes:
         return match[1] or b"" if match.re is ASKED else b""
     if CLOSED.fullmatch(path):
         raise Refusal(403, "This part of Triton's API is closed. Use `hfx serve` and its options instead.")
-    allowed = b", ".join(name for name, paths in METHODS.items() if paths.fullmatch(path))
+    allowed = [name.decode() for name, paths in METHODS.items() if paths.fullmatch(path)]
     if allowed:
-        text = allowed.decode()
-        raise Refusal(405, f"This path takes {text} only. Send it with {text}.", [(b"allow", allowed)])
+        raise wrong_method(allowed)
     hint = next(text for pattern, text in HINTS if pattern.fullmatch(path) or not pattern.pattern)
     raise Refusal(404, f"This path does not exist. {hint}.", reason=UNKNOWN_PATH)

@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,6 +33,7 @@ from tests.rigs.servers.toy_models import write_ticks, write_toy
 pytestmark = pytest.mark.triton
 INFER = "/v2/models/toy/infer"
 JSON = json.dumps({"inputs": [{"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": ["four"]}]}).encode()
+JAVA_CLIENT = Path(__file__).parent.parent / "rigs" / "clients" / "Post.java"
 JSON_TYPE = {"Content-Type": "application/json"}
 
 
@@ -136,6 +138,28 @@ def test_curl_and_load_balancers_work(served: ServeProcess) -> None:
     for path in ("/health", "/v2/health/ready", "/metrics"):
         with urllib.request.urlopen(served.http_url + path, timeout=60) as answer:
             assert answer.status == 200
+
+
+OFFERING = ["curl", "-sSv", "--http2", "-H", "Content-Type: application/json"]
+
+
+@pytest.mark.parametrize("framing", [[], ["-H", "Transfer-Encoding: chunked"]])
+def test_curl_offering_http_2_is_answered_over_http_1(served: ServeProcess, framing: list[str]) -> None:
+    command = [*OFFERING, *framing, "--data-binary", "@-", *[served.http_url + INFER] * 3]
+    done = subprocess.run(command, input=JSON, capture_output=True, check=True)
+    assert done.stdout.count(b"4 characters") == 3
+    assert b"Upgrade: h2c" in done.stderr
+
+
+def test_a_jdks_own_client_is_answered_with_a_length_and_in_chunks(served: ServeProcess) -> None:
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed; install a JDK of 11 or later")
+    java = ["java", "-XX:TieredStopAtLevel=1", JAVA_CLIENT, served.http_url, INFER, JSON]
+    done = subprocess.run(java, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    answers = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    assert [status for status, _, _ in answers] == ["200"] * 5
+    assert all("4 characters" in body for _, kind, body in answers if kind == "POST")
 
 
 def test_pieces_of_a_stream_come_as_they_are_made(served: ServeProcess) -> None:

@@ -23,7 +23,7 @@ from hfx.front.dialect import parsed
 from hfx.front.fields import json_object, refuse_unknown, text
 from hfx.front.guard import Disconnected, Receive, check_json, read_body
 from hfx.front.keys import LABEL_HEADER
-from hfx.front.refusals import Refusal, dumped, json_head
+from hfx.front.refusals import Refusal, dumped, json_head, wrong_method
 from hfx.front.response import Send, log_line
 
 BATCH, OUTPUT = "batch", "batch_output"  # purposes
@@ -92,8 +92,7 @@ class Api:
         if not methods:
             raise Refusal(404, "There is nothing at this path.", reason="unknown_url")
         if scope["method"] not in methods:
-            allowed = ", ".join(methods)
-            raise Refusal(405, f"This path takes {allowed} only.", [(b"allow", allowed.encode())])
+            raise wrong_method(methods)
         headers = dict(scope["headers"])
         label = headers.get(LABEL_HEADER, b"").decode()
         request = Request(label, identity, _query(scope["query_string"]), headers, receive)

@@ -18,7 +18,7 @@ from hfx.front.catalog import Catalog
 from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, Target, event
 from hfx.front.inference import Inference, ended_if_left, fetch
 from hfx.front.model_files import ModelFiles
-from hfx.front.refusals import Header, Refusal, dumped, error_object, refused
+from hfx.front.refusals import Header, Refusal, dumped, error_object, refused, wrong_method
 from hfx.front.request import ClientRequest
 from hfx.front.response import Response
 from hfx.front.routes import NAME, TRITON_PATHS
@@ -73,10 +73,7 @@ class DialectServer:
             if route.method == method:
                 return _target(dialect, route, found)
         if matches:
-            allowed = ", ".join(route.method for _, route, _ in matches)
-            raise Refusal(
-                405, f"This path takes {allowed} only. Send it with {allowed}.", [(b"allow", allowed.encode())]
-            )
+            raise wrong_method([route.method for _, route, _ in matches])
         return None
 
     def error(self, path: bytes, refusal: Refusal) -> tuple[int, Any]:

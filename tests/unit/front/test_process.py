@@ -335,7 +335,7 @@ def test_the_port_for_scrapes_has_metrics_and_health_alone_without_a_key_or_tls(
                 return connection.getresponse().status
 
         assert (status("/metrics"), status("/health")) == (200, 200)
-        paths = ("/", "/v2/health/ready", "/v2/models/toy/infer", "/metrics/", "/openapi.json", "/v1/models")
+        paths = ("/", "/v2/health/ready", "/v2/models/toy/infer", "/metrics/x", "/openapi.json", "/v1/models")
         assert [status(path) for path in paths] == [404] * len(paths)
         assert status("/v2/models/toy/infer", "POST") == 404
     assert triton[1].requests == []
