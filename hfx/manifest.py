@@ -132,6 +132,15 @@ def model_sha256(files: Mapping[str, FileEntry]) -> str:
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
+def net_sha256(files: Mapping[str, FileEntry], graph: str) -> str:
+    """Return the SHA-256 that identifies the ONNX file `graph` with the weights beside it, both of them in `files`.
+
+    Names count as well, because the graph refers to its weights by name.
+    """
+    listed = [[PurePosixPath(path).name, files[path].sha256] for path in (graph, f"{graph}.data")]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
 def is_config(path: str) -> bool:
     """Whether the path FOLDER/… is a config.pbtxt, or a configuration in configs/."""
     return PurePosixPath(path).suffix == ".pbtxt"

@@ -15,7 +15,7 @@ from typing import Any
 
 from hfx.deploy.options import NAME_PATTERN, check_range
 from hfx.errors import ModelCorrupt, UsageError
-from hfx.manifest import Manifest, check_files
+from hfx.manifest import Manifest
 from hfx.names import NET_SUFFIX, STREAM_SUFFIX, check_name
 from hfx.python_backends.onnxruntime.config import MODEL_FILE, ROWS_FILE
 from hfx.releases import MINIMUM_SECURE, Release, release, security_warning
@@ -23,6 +23,7 @@ from hfx.repository import model, parse_config
 from hfx.repository.config_pbtxt import MAX_CONFIG_BYTES, config_path
 from hfx.strict_json import read_text
 from hfx.triton import one_hop
+from hfx.triton.models import check_model
 
 # The resources of a model
 
@@ -287,7 +288,7 @@ def open_deployment(
 
 def _deployed(repository: Path, name: str, device: str, triton: Release) -> DeployedModel:
     manifest = model(repository, name)
-    check_files(manifest, repository)
+    check_model(manifest, repository)
     if triton.tag < (minimum := manifest.triton.minimum):
         raise UsageError(
             f"The model {name!r} needs Triton {minimum}; {triton.tag} is older.",

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hfx.errors import HfxError, ModelCorrupt, ModelMissing, RepositoryError, ServerError, UsageError
-from hfx.manifest import check_files, member_folders, read_manifest
-from hfx.names import MANIFEST_FILE
-from hfx.python_backends.onnxruntime.config import MODEL_FILE
+from hfx.manifest import Manifest, check_files, member_folders, net_sha256, read_manifest
+from hfx.names import MANIFEST_FILE, NET_SUFFIX
+from hfx.python_backends.onnxruntime.config import MODEL_FILE, SHARED_NET
 from hfx.releases import MINIMUM_SECURE
 from hfx.repository import Entry, models, parse_config, recover
 from hfx.repository.catalog import model_folders
@@ -51,7 +51,34 @@ def check_published(repository: Path, names: Sequence[str], report: Callable[[st
         if entry.problem:
             raise ModelCorrupt(f"The model {entry.name!r} is not as it was published:\n{entry.problem}", REPUBLISH)
         if entry.manifest:
-            check_files(entry.manifest, repository, REPUBLISH)
+            check_model(entry.manifest, repository, REPUBLISH)
+
+
+def check_model(manifest: Manifest, repository: Path, fix: str = "Export it again with --force.") -> None:
+    """Raise ModelCorrupt with `fix` if files of a model are not as they were published.
+
+    This includes a model that names a net that is not its own: a server would answer with this one for all models that
+    name the same net.
+    """
+    check_files(manifest, repository, fix)
+    net = repository / (manifest.name + NET_SUFFIX)
+    for path in (net / CONFIG, *sorted(net.glob("configs/*.pbtxt"))):
+        parameters = read_config(path).parameters if path.is_file() else {}
+        if SHARED_NET in parameters and parameters[SHARED_NET].string_value != _net_of(manifest, path):
+            reason = f"{path.relative_to(repository)}: {SHARED_NET} is not the hash of the model's net"
+            raise ModelCorrupt(f"The model {manifest.name!r} can't share a net. {reason}.", fix)
+
+
+def _net_of(manifest: Manifest, path: Path) -> str:
+    """Return the hash of the net that the configuration in `path` names; empty if its files are not published."""
+    graph = f"{manifest.name}{NET_SUFFIX}/1/{model_file(read_config(path))}"
+    return net_sha256(manifest.files, graph) if {graph, f"{graph}.data"} <= manifest.files.keys() else ""
+
+
+def model_file(config: Any) -> str:
+    """Return the ONNX file of a net in its version folder."""
+    named = config.parameters[MODEL_FILE].string_value if MODEL_FILE in config.parameters else ""
+    return named or config.default_model_filename or "model.onnx"
 
 
 def damaged_models(repository: Path, report: Callable[[str], None]) -> list[str]:

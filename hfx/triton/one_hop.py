@@ -24,7 +24,7 @@ from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256,
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import CONFIG, config_path, render_message
 from hfx.triton.installation import ONNXRUNTIME
-from hfx.triton.models import KIND_CPU, KIND_GPU, read_config
+from hfx.triton.models import KIND_CPU, KIND_GPU, model_file, read_config
 
 Steps = Literal["native", "python"]
 NET = "net"  # in the merged model's version folder: the folder with the contents of NAME_net/1
@@ -110,8 +110,7 @@ def _model_file(config: Any, device: str) -> str:
     """Return the ONNX file of a net in its version folder; empty if there is none for a single model on `device`."""
     if device == "gpu":
         return str(config.parameters[ROWS_FILE].string_value) if ROWS_FILE in config.parameters else ""
-    named = config.parameters[MODEL_FILE].string_value if MODEL_FILE in config.parameters else ""
-    return named or config.default_model_filename or "model.onnx"
+    return model_file(config)
 
 
 def _needs_python(folder: Path, device: str) -> str:

@@ -25,13 +25,13 @@ from typing import Literal
 from urllib.parse import quote
 
 from hfx.errors import ServerError, ServerUnreachable
-from hfx.manifest import check_files, member_folders, read_manifest
+from hfx.manifest import member_folders, read_manifest
 from hfx.metadata import TEMPORARY
 from hfx.names import MANIFEST_FILE
 from hfx.repository import models
 from hfx.repository.catalog import model_folders
 from hfx.triton.liveness import call
-from hfx.triton.models import copy_models, is_ensemble, needs, read_settled, select_models
+from hfx.triton.models import check_model, copy_models, is_ensemble, needs, read_settled, select_models
 from hfx.triton.one_hop import prepare_encoders
 
 GENERATION_FILE = ".generation"
@@ -245,7 +245,7 @@ def _copy(source: Path, name: str, target: Path) -> list[str]:
         shutil.rmtree(target, ignore_errors=True)
         folders = select_models(source, [name])
         if (source / name / MANIFEST_FILE).exists():
-            check_files(read_manifest(source / name / MANIFEST_FILE), source)
+            check_model(read_manifest(source / name / MANIFEST_FILE), source)
         copy_models(source, folders, target)
         return folders
 

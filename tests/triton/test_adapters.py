@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from hfx.cli import main
 from hfx.client import Client
 from hfx.deploy.deployment import open_deployment
 from hfx.deploy.folder import copy_models
+from hfx.errors import ModelCorrupt, ServerError
 from hfx.exporter.adapters.export import export_set, read_set
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
-from hfx.manifest import Manifest, read_manifest, verify_files
+from hfx.manifest import Manifest, hash_folder, read_manifest, verify_files, write_manifest
 from hfx.names import MANIFEST_FILE
+from hfx.triton.models import check_published, damaged_models, read_settled
 from tests import zoo
 from tests.rigs.checkpoints.adapters import write_adapter, write_head
 from tests.rigs.clients.repeated_calls import calling
@@ -191,6 +195,40 @@ def test_commands_take_adapters_as_other_models(
     printed = capsys.readouterr().out
     assert "two answers like its checkpoint" in printed and "0 errors, 0 warnings" in printed
     assert all(f"\n{name} " in printed for name in NAMES)
+
+
+def forge(repository: Path, origin: str, name: str) -> None:
+    """Publish a copy of `origin` as `name`: with weights of another backbone, the same `shared_net`, and all hashes."""
+    path = repository / origin / MANIFEST_FILE
+    manifest = read_manifest(path)
+    folders = tuple(name + folder.removeprefix(origin) for folder in manifest.folders)
+    for source, target in zip(manifest.folders, folders, strict=True):
+        shutil.copytree(repository / source, repository / target, ignore=shutil.ignore_patterns(MANIFEST_FILE))
+        for config in (repository / target).rglob("*.pbtxt"):
+            config.write_text(config.read_text().replace(f'"{origin}', f'"{name}'))
+    weights = repository / f"{name}_net/1/model.int8.onnx.data"
+    weights.write_bytes(bytes(255 - byte for byte in weights.read_bytes()))
+    files = {file: entry for each in folders for file, entry in hash_folder(repository / each, repository).items()}
+    write_manifest(replace(manifest, name=name, folders=folders, files=files), repository / name / MANIFEST_FILE)
+
+
+def test_a_model_that_names_the_net_of_others_but_has_another_is_refused(
+    repository: Path, running: ServeProcess, client: Client
+) -> None:
+    forge(repository, "five", "a-forged")  # the first by name opens the net
+    try:
+        with pytest.raises(ModelCorrupt, match="a-forged"):
+            check_published(repository, ["a-forged"], print)
+        left_out = read_settled(lambda: damaged_models(repository, print), lambda: repository.glob("a-forged*"))
+        assert left_out == ["a-forged"]
+        with pytest.raises(ModelCorrupt, match="a-forged"):
+            open_deployment(repository, ["a-forged"])
+        assert main(["reload", "a-forged", "--repository", str(repository)]) == ServerError("").exit_code
+        assert post(f"{running.http_url}/models/a-forged", {"inputs": "x"})[0] == 404
+        assert over_grpc(client, "five") == alone(repository, "five")
+    finally:
+        for folder in repository.glob("a-forged*"):
+            shutil.rmtree(folder)
 
 
 def test_a_deployment_has_the_shared_files_once(repository: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
 from hfx.errors import ServerError
-from hfx.manifest import hash_folder, read_manifest, write_manifest
+from hfx.manifest import Manifest, hash_folder, net_sha256, read_manifest, write_manifest
 from hfx.names import MANIFEST_FILE
 from hfx.python_backends.onnxruntime.config import ADAPTER_FILE, SHARED_NET
 from hfx.triton import EmbeddedServer
@@ -31,7 +31,6 @@ from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 
-KEY = "5e" * 32
 BASE, MODELS = "base", ("one", "two", "three")
 COPIES = tuple(f"copy-{number}" for number in range(97))  # a hundred with MODELS
 CLASSES, ROOM = 3, 4  # of a model, and of the net, which has a class more than the models
@@ -94,20 +93,27 @@ def write(base: Path, repository: Path, name: str, shared: bool = True, content:
         shutil.rmtree(repository / f"{name}{step}", ignore_errors=True)
         shutil.copytree(base / f"{BASE}{step}", repository / f"{name}{step}")
         for path in (repository / f"{name}{step}").rglob("*.pbtxt"):
-            text = path.read_text().replace(f'"{BASE}', f'"{name}')
-            if step == "_net" and shared:
-                text += f'parameters {{ key: "{SHARED_NET}" value {{ string_value: "{KEY}" }} }}\n'
-            path.write_text(text)
+            path.write_text(path.read_text().replace(f'"{BASE}', f'"{name}'))
     version = repository / f"{name}_net/1"
-    add_pool(next(version.glob("*.onnx")), ROOM if shared else CLASSES)
+    graph = next(version.glob("*.onnx"))
+    add_pool(graph, ROOM if shared else CLASSES)
+    if shared:
+        key = net_sha256(hash_folder(version, version), graph.name)
+        for path in (repository / f"{name}_net").rglob("*.pbtxt"):
+            parameter = f'parameters {{ key: "{SHARED_NET}" value {{ string_value: "{key}" }} }}\n'
+            path.write_text(path.read_text() + parameter)
     (version / ADAPTER_FILE).write_bytes(content or weights(name.removeprefix("alone-")).tobytes())
     path = repository / name / MANIFEST_FILE
+    manifest = read_manifest(path)
+    path.unlink()
+    seal(repository, name, manifest)
+
+
+def seal(repository: Path, name: str, manifest: Manifest) -> None:
+    """Write the manifest of NAME with the hashes of its files as they are."""
     folders = tuple(sorted(f"{name}{step}" for step in STEPS))
-    path.rename(path.with_suffix(".old"))
-    manifest = read_manifest(path.with_suffix(".old"))
-    path.with_suffix(".old").unlink()
     files = {file: entry for folder in folders for file, entry in hash_folder(repository / folder, repository).items()}
-    write_manifest(replace(manifest, name=name, folders=folders, files=files), path)
+    write_manifest(replace(manifest, name=name, folders=folders, files=files), repository / name / MANIFEST_FILE)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -107,11 +106,11 @@ def add_inputs(graph: onnx.GraphProto, stride: int) -> None:
     graph.input.append(helper.make_tensor_value_info(ADAPTERS, TensorProto.FLOAT, ["slots", stride]))
 
 
-def add_pool(path: Path, slot: NDArray[np.float32], outputs: int) -> str:
+def add_pool(path: Path, slot: NDArray[np.float32], outputs: int) -> None:
     """Let the graph in the file `path` read its weights from the file ADAPTER_FILE, unless its caller gives a pool.
 
     `slot` [stride] are the weights. The graph's output has room for `outputs` numbers in its last dimension (0: as it
-    is). Returns the SHA-256 of the graph and the weights that it shares with other adapters.
+    is).
     """
     model = onnx.load(path, load_external_data=False)
     graph, folder = model.graph, path.parent
@@ -124,7 +123,3 @@ def add_pool(path: Path, slot: NDArray[np.float32], outputs: int) -> str:
     if outputs:
         graph.output[0].type.tensor_type.shape.dim[-1].dim_value = outputs
     path.write_bytes(model.SerializeToString(deterministic=True))
-    digest = hashlib.sha256()
-    for file in (path, path.with_name(path.name + ".data")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()

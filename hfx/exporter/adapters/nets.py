@@ -27,6 +27,7 @@ from hfx.exporter.encoder.trace import TRACED, example
 from hfx.exporter.model_files import write_tokenizer_json
 from hfx.exporter.quantize.encoder import row_source, row_wise
 from hfx.local import Tensors
+from hfx.manifest import hash_file, net_sha256
 from hfx.python_backends.onnxruntime.config import ADAPTER_FILE, ERRORS, SHARED_NET, SKIPS_PADDING
 
 
@@ -84,8 +85,9 @@ def _write_first(
     add_inputs(quantized.model.graph, layout.stride)
     save(quantized.model, path)
     layout.write(path.with_name(LAYOUT_FILE))
-    shared = add_pool(path, slot, part.labels_room)
-    return quantized.skips_padding, quantized.weights, shared
+    add_pool(path, slot, part.labels_room)
+    files = {name: hash_file(path.with_name(name)) for name in (path.name, f"{path.name}.data")}
+    return quantized.skips_padding, quantized.weights, net_sha256(files, path.name)
 
 
 def _write_linked(artefacts: EncoderArtefacts, part: AdapterPart, path: Path) -> tuple[bool, int, str]:
@@ -95,7 +97,8 @@ def _write_linked(artefacts: EncoderArtefacts, part: AdapterPart, path: Path) ->
     for file in (path.name, path.name + ".data", LAYOUT_FILE):
         link_or_copy(donor.net / file, path.with_name(file))
     weights: Any = donor.manifest.choices["int8_weights"]
-    return bool(donor.record[SKIPS_PADDING]), int(weights), str(donor.record[SHARED_NET])
+    graph = (donor.net / path.name).relative_to(donor.repository).as_posix()
+    return bool(donor.record[SKIPS_PADDING]), int(weights), net_sha256(donor.manifest.files, graph)
 
 
 def _changes_nothing(model: Any, path: str, inputs: tuple[str, ...]) -> bool:

@@ -22,8 +22,9 @@ SKIPS_PADDING = "skips_padding"
 ERRORS = 3  # a level of ONNX Runtime's log
 # Parameter: the ONNX file of a model whose default_model_filename is a Python file (hfx/deploy/bundle.py).
 MODEL_FILE = "model_file"
-# Parameter: the SHA-256 of a net and its weights without the file ADAPTER_FILE beside it, in hexadecimal digits. The
-# C++ backend (hfx/native/backend) has one session for all models of a server with the same value.
+# Parameter: the SHA-256 of a net and its weights, without the file ADAPTER_FILE beside it, in hexadecimal digits
+# (net_sha256 of hfx/manifest.py). The C++ backend (hfx/native/backend) has one session for all models of a server with
+# the same value; hfx/triton/models.py compares the value with the files.
 SHARED_NET, ADAPTER_FILE = "shared_net", "adapter.bin"
 # Parameter of configurations for GPUs: the ONNX file of rectangular batches, which the C++ backend runs.
 ROWS_FILE = "rows_file"
