@@ -17,6 +17,7 @@ from hfx.batch.progress import check_machine
 from hfx.batch.rows import Requests, check_settings, inputs_of, layout_of
 from hfx.errors import JobError, UsageError
 from hfx.names import GENERATION_TASKS, Task
+from hfx.repository.staging import check_folder
 from hfx.rows import Format, Source, columns_of, find_sources
 
 STANDARD_INPUT = "-"
@@ -87,6 +88,7 @@ def default_rows(task: Task) -> int:
 
 def prepare(folder: Folder, shared: bool = False) -> None:
     """Create the folder of a job. Raises JobError if it contains other files, or (unless `shared`) a job."""
+    check_folder(folder.path, "--output")
     with storage(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in folder.path.iterdir())

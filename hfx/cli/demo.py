@@ -12,6 +12,7 @@ from hfx.cli.interrupts import deferred
 from hfx.cli.output import reporter
 from hfx.errors import UsageError
 from hfx.options import Option
+from hfx.repository.staging import check_folder
 
 
 def command(
@@ -46,6 +47,7 @@ def command(
 
 def _new(folder: Path) -> Path:
     """Create the folder and return it. Raises UsageError if it is not empty or can't be created."""
+    check_folder(folder, "--keep")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

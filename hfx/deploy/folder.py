@@ -24,7 +24,7 @@ from hfx.deploy.deployment import Deployment, mib
 from hfx.errors import ModelCorrupt, RepositoryError, UsageError
 from hfx.manifest import CHUNK_BYTES, FileEntry, hash_folder
 from hfx.names import MANIFEST_FILE
-from hfx.repository.staging import flush_tree, storage
+from hfx.repository.staging import check_folder, flush_tree, storage
 
 RECORD_FILE = "hfx-deploy.json"  # the target, the models, and the hashes of the files
 RECORD_FORMAT = 1
@@ -150,8 +150,9 @@ def output_folder(output: Path, target: str, deployment: Deployment, force: bool
 
 def check_output(output: Path, force: bool) -> None:
     """Raise UsageError if `output` can't be written. Called before the work begins."""
-    if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise UsageError(f"{output} is not a folder.", "Choose another --output.")
+    if output.is_symlink():
+        raise UsageError(f"{output} is a link.", "Choose another --output.")
+    check_folder(output, "--output")
     if not output.exists() or not any(output.iterdir()):
         return
     if not (output / RECORD_FILE).is_file():

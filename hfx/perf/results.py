@@ -322,13 +322,6 @@ def write_result(result: Result, path: Path) -> None:
         raise UsageError(f"{path} can't be written: {error.strerror}.", "Give another --output.") from error
 
 
-def check_writable(path: Path) -> None:
-    """Raise UsageError if no file can be written at `path`. Called before a measurement, to fail early."""
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder that you may write to"
-        raise UsageError(f"{path} can't be written: {reason}.", "Give another --output.")
-
-
 def read_result(path: Path) -> Result:
     """Read the result in the file `path`. Raises UsageError with the name of the first invalid field."""
     try:

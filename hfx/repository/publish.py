@@ -19,6 +19,7 @@ from hfx.repository.staging import (
     COMMITTED,
     JOURNAL,
     Staging,
+    check_folder,
     claim_abandoned,
     flush,
     flush_tree,
@@ -41,7 +42,8 @@ class _Journal:
 
 
 def check_target(repository: Path, name: str, replace: bool) -> None:
-    """Raise RepositoryError if NAME can't be published into `repository`. Call this before the work, not after it."""
+    """Raise RepositoryError or UsageError if NAME can't be published into `repository`. Call this before the work."""
+    check_folder(repository, "--repository")
     _outgoing(repository, check_name(name), (), replace)
 
 

@@ -33,7 +33,7 @@ from types import TracebackType
 
 from filelock import FileLock, Timeout
 
-from hfx.errors import RepositoryError, StorageFull
+from hfx.errors import RepositoryError, StorageFull, UsageError
 from hfx.manifest import member_folders
 from hfx.names import check_name
 
@@ -212,6 +212,14 @@ def locked(repository: Path) -> Iterator[None]:
             f"Another process has been changing {repository} for {LOCK_SECONDS:.0f} seconds.",
             "Wait until it has finished, then try again.",
         ) from error
+
+
+def check_folder(path: Path, option: str) -> None:
+    """Raise UsageError if a file is where the folder `path`, the value of `option`, should be or be made."""
+    absolute = path.absolute()
+    existing = next(each for each in (absolute, *absolute.parents) if os.path.lexists(each))
+    if not existing.is_dir():
+        raise UsageError(f"{option} must be a folder, but {existing} is not one.", f"Give another {option}.")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from hfx.batch.folder import storage
 from hfx.errors import JobError, UsageError
 from hfx.extras import install_command
 from hfx.process import end, ends_with_parent, exit_reason, keep_running, spawn
+from hfx.repository.staging import check_folder
 
 API, FRONT, LOCK = "api.sock", "front.sock", "lock"
 BACKLOG = 128
@@ -38,6 +39,7 @@ class BatchProcess:
         if importlib.util.find_spec("python_multipart") is None:
             raise UsageError("--batch-dir needs python-multipart, which is not installed.", install_command("front"))
         folder = Path(settings.folder)
+        check_folder(folder, "--batch-dir")
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import threading
 
     from hfx.perf.compare.candidates import Case, CompareSpec
+    from hfx.perf.load import LoadLimits, Plan, Slo
     from hfx.perf.results import Result
 
 FILE_SUFFIX = ".json"
@@ -94,15 +95,15 @@ def command(
       hfx perf compare before.json after.json
     """
     report = reporter(context)
+    loads.check_output(options.output)
+    plans, wanted = loads.plans(load, data.seed), loads.slo(slo)
+    limited = [(plan, loads.limits(limit, plan)) for plan in plans]
     with deferred():
         from hfx.perf.compare.cost import check_labels, parse_prices, with_prices
         from hfx.perf.compare.kinds import labels
-        from hfx.perf.results import check_writable
         from hfx.triton.server import DEVICES
 
     prices = parse_prices(options.price or [])
-    if options.output:
-        check_writable(options.output)
     if any(name.endswith(FILE_SUFFIX) for name in names):
         result = _merged(names, kinds)
         check_labels(prices, [*(run.subject.label for run in result.runs), *DEVICES])
@@ -113,7 +114,7 @@ def command(
     spec = _spec(names[0], kinds, options)
     check_labels(prices, [*labels(spec), *DEVICES])
     with ending_early() as stop:
-        cases = _cases(spec, load, limit, data, slo, options)
+        cases = _cases(spec, limited, wanted, data, options)
         result = _measured(spec, cases, options.rounds, report, stop)
         _show(with_prices(result, prices), options, report)
         if stop.is_set():
@@ -146,21 +147,17 @@ def _spec(name: str, kinds: KindOptions, options: CompareOptions) -> CompareSpec
 
 def _cases(
     spec: CompareSpec,
-    load: LoadOptions,
-    limit: LimitOptions,
+    limited: Sequence[tuple[Plan, LoadLimits]],
+    wanted: Slo | None,
     data: DataOptions,
-    slo: SloOptions,
     options: CompareOptions,
 ) -> list[Case]:
     from hfx.perf.compare.candidates import Case
     from hfx.perf.compare.kinds import metadata
     from hfx.perf.measuring import MeasureSpec
 
-    plans, wanted = loads.plans(load, data.seed), loads.slo(slo)
     requests = loads.requests(data, metadata(spec))
-    return [
-        Case(plan, MeasureSpec(requests, loads.limits(limit, plan), wanted, stream=options.stream)) for plan in plans
-    ]
+    return [Case(plan, MeasureSpec(requests, limits, wanted, stream=options.stream)) for plan, limits in limited]
 
 
 def _measured(spec: CompareSpec, cases: Sequence[Case], rounds: int, report: Reporter, stop: threading.Event) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,15 @@ class SloOptions:
     slo: str | None = option(
         None, "Targets that count towards goodput: 'ttft<200ms,tpot<50ms,latency<2s'.", metavar="TARGETS"
     )
+
+
+def check_output(path: Path | None) -> None:
+    """Raise UsageError if no file can be written at `path`. Called before a measurement, to fail early."""
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder that you may write to"
+        raise UsageError(f"{path} can't be written: {reason}.", "Give another --output.")
 
 
 def target(options: ServerOptions, name: str) -> Target:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hfx.cli.output import reporter
+from hfx.cli.perf.loads import check_output
 from hfx.errors import UsageError
 from hfx.options import Option
+from hfx.repository.staging import check_folder
 
 if TYPE_CHECKING:
     from hfx.perf.results import Result
@@ -32,14 +34,14 @@ def command(
       hfx perf report load.json
       hfx perf report before.json after.json --output report.html --svg pictures
     """
-    from hfx.perf.results import check_writable, read_result
-
     report = reporter(context)
-    check_writable(output)
+    check_output(output)
     if output.resolve() in [path.resolve() for path in results]:
         raise UsageError(f"{output} is one of the results.", "Give another --output.")
     if svg is not None:
         _folder(svg)
+    from hfx.perf.results import read_result
+
     read = [read_result(path) for path in results]
     with report.progress("Drawing"):
         from hfx.perf.report.page import html
@@ -68,6 +70,7 @@ def _pictures(results: Sequence[Result], folder: Path) -> list[Path]:
 
 
 def _folder(path: Path) -> None:
+    check_folder(path, "--svg")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -70,15 +70,14 @@ def command(
       hfx perf run stories --rate 5 --set max_tokens=50 --slo 'ttft<200ms,tpot<50ms'
     """
     report = reporter(context)
+    loads.check_output(options.output)
+    plans, wanted = loads.plans(load, data.seed), loads.slo(slo)
+    limits = [loads.limits(limit, plan) for plan in plans]
     with deferred():
         from hfx.perf import measuring
         from hfx.perf.machine import machine
-        from hfx.perf.results import check_writable
 
-    if options.output:
-        check_writable(options.output)
-    target, plans, wanted = _target(server, name, options), loads.plans(load, data.seed), loads.slo(slo)
-    limits = [loads.limits(limit, plan) for plan in plans]
+    target = _target(server, name, options)
     requests = loads.requests(data, measuring.metadata(target))
     here = machine()  # before the load, because it must not count the load's own work
     flags = tuple(arguments or ())

@@ -21,6 +21,7 @@ from hfx.errors import LoadFailed, UsageError
 from hfx.options import option
 
 if TYPE_CHECKING:
+    from hfx.perf.load import LoadLimits, Plan, Slo
     from hfx.perf.tuning.tune import Findings, TuneSpec
 
 DEFAULT_CONCURRENCY = "8"
@@ -62,17 +63,20 @@ def command(
       hfx tune sentiment --slo 'latency<50ms' --concurrency 16 --budget 10m
       hfx tune sentiment --slo 'latency<50ms' --apply
     """
+    from hfx.perf.load import LoadLimits, parse_seconds
+
     report = reporter(context)
+    loads.check_output(options.output)
+    plans, wanted = _plans(load, data.seed), loads.slo(slo)
+    limits = LoadLimits(seconds=1.0, timeout=parse_seconds(options.timeout, "--timeout"))
+    budget = parse_seconds(options.budget, "--budget", unit="")
     with deferred():
         from hfx.perf.compare.candidates import Session
         from hfx.perf.machine import machine
         from hfx.perf.report.tables import comparison_tables, proof, trials_table, warnings
-        from hfx.perf.results import check_writable
         from hfx.perf.tuning.tune import Findings, result, tune
 
-    if options.output:
-        check_writable(options.output)
-    spec, findings, failure = _spec(name, load, data, slo, options), Findings(), None
+    spec, findings, failure = _spec(name, plans, limits, wanted, budget, data, options), Findings(), None
     try:
         with report.progress(f"Tuning {name}") as say, ending_early() as stop:
             tune(spec, findings, Session(stop=stop, say=say))
@@ -90,28 +94,40 @@ def command(
         raise failure
 
 
-def _spec(name: str, load: LoadOptions, data: DataOptions, slo: SloOptions, options: TuneOptions) -> TuneSpec:
+def _plans(load: LoadOptions, seed: int) -> tuple[Plan, ...]:
+    from hfx.perf.load import Open
+
+    if (load.concurrency, load.rate, load.arrivals, load.trace) == (None, None, None, None):
+        load = replace(load, concurrency=DEFAULT_CONCURRENCY)
+    plans = loads.plans(load, seed)
+    if any(isinstance(plan, Open) and plan.rate is None for plan in plans):
+        raise UsageError("Settings are compared under a steady load.", "Give --concurrency, or --rate.")
+    return plans
+
+
+def _spec(
+    name: str,
+    plans: tuple[Plan, ...],
+    limits: LoadLimits,
+    wanted: Slo | None,
+    budget: float,
+    data: DataOptions,
+    options: TuneOptions,
+) -> TuneSpec:
     from hfx.local.models import published_metadata
-    from hfx.perf.load import LoadLimits, Open, parse_seconds
     from hfx.perf.measuring import MeasureSpec
     from hfx.perf.tuning.tune import TuneSpec
     from hfx.repository import recover
 
     recover(options.repository)
-    if (load.concurrency, load.rate, load.arrivals, load.trace) == (None, None, None, None):
-        load = replace(load, concurrency=DEFAULT_CONCURRENCY)
-    plans = loads.plans(load, data.seed)
-    if any(isinstance(plan, Open) and plan.rate is None for plan in plans):
-        raise UsageError("Settings are compared under a steady load.", "Give --concurrency, or --rate.")
-    limits = LoadLimits(seconds=1.0, timeout=parse_seconds(options.timeout, "--timeout"))
     requests = loads.requests(data, published_metadata(options.repository, name))
     return TuneSpec(
         repository=options.repository,
         name=name,
         device=options.device,
         plans=plans,
-        measure=MeasureSpec(requests, limits, loads.slo(slo), stream=options.stream),
-        budget=parse_seconds(options.budget, "--budget", unit=""),
+        measure=MeasureSpec(requests, limits, wanted, stream=options.stream),
+        budget=budget,
         only=tuple(part.strip() for part in options.settings.split(",") if part.strip()),
         rounds=options.rounds,
         max_trials=options.trials or math.inf,

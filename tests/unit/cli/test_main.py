@@ -22,6 +22,7 @@ from hfx import errors
 from hfx.cli import commands, main
 from hfx.cli.output import Reporter, visible
 from hfx.extras import EXTRAS
+from tests.rigs.files.repositories import build
 
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tritonclient", "grpc", "numpy")
 RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
@@ -218,6 +219,46 @@ def test_serving_with_only_the_client_installed_says_what_to_install(tmp_path: P
     assert done.returncode == 5
     assert "not installed: uvicorn, httptools, uvloop" in done.stderr
     assert "Run: pip install" in done.stderr and "[embedded]" in done.stderr
+
+
+PERF = """
+import sys
+sys.modules |= dict.fromkeys(["hdrh", "psutil", "altair", "pyarrow"])  # as if they were not installed
+from hfx.cli import main
+print([main(words.split()) for words in sys.argv[1:]])
+"""
+
+
+def test_arguments_of_measurements_are_checked_before_packages_are_needed(tmp_path: Path) -> None:
+    wrong = ("--concurrency 0", "--rate z", "--slo zz", f"--output {tmp_path}")
+    commands = [f"{command} {words}" for command in ("perf run x", "tune x", "perf compare x") for words in wrong]
+    commands += ["perf run x --requests 1 --duration 1s", "tune x --budget zz", f"perf report x --output {tmp_path}"]
+    done = subprocess.run([sys.executable, "-c", PERF, *commands], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{[2] * len(commands)}\n" and "package" not in done.stderr
+    right = subprocess.run([sys.executable, "-c", PERF, "perf run x"], capture_output=True, text=True, check=True)
+    assert "package" in right.stderr
+
+
+@pytest.mark.parametrize("name", ["file", "file/beneath"])
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("demo", "--keep"),
+        ("perf report none --output {folder}/page.html", "--svg"),
+        ("batch run m {folder}/rows.csv --repository {folder}/models", "--output"),
+        ("deploy docker m --repository {folder}/models", "--output"),
+        ("serve {folder}/models", "--batch-dir"),
+    ],
+)
+def test_a_file_in_the_place_of_an_outputs_folder_is_named(
+    words: str, option: str, name: str, tmp_path: Path, hfx: Run
+) -> None:
+    build(tmp_path / "models")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "rows.csv").write_text("text\nhello\n")
+    done = hfx(*words.format(folder=tmp_path).split(), option, str(tmp_path / name))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"Error: {option} " in done.stderr and f"{tmp_path / 'file'} " in done.stderr
 
 
 # Modules whose package has another name, and a package that only adds to another one's module.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,9 @@ import onnx
 import pytest
 
 from hfx import names
+from hfx.errors import UsageError
 from hfx.exporter.encoder import steps
+from hfx.exporter.encoder.kinds import ALIASES, usual_kind
 from hfx.exporter.encoder.nets import FILE_NAMES, EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan, make_encoder_plan
 from hfx.exporter.options import ExportOptions
@@ -119,6 +122,12 @@ def test_the_kind_of_a_zoo_checkpoint_is_that_of_its_task(recipe: str) -> None:
     plan = plan_of(zoo.checkpoint(recipe))
     assert plan.task.kind is USUAL[plan.task.task]
     assert plan.describe()["kind"] == plan.task.kind
+
+
+def test_the_refusal_of_an_unknown_task_names_every_name_that_is_taken() -> None:
+    with pytest.raises(UsageError, match="sentiment") as refused:
+        usual_kind("sentiment")
+    assert {*Task, *ALIASES} <= {*re.findall(r"[\w-]+", refused.value.fix)}
 
 
 def test_generators_have_no_kind_and_unknown_kinds_fall_back() -> None:

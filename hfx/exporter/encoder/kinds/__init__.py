@@ -75,8 +75,14 @@ def usual_kind(task: str) -> EncoderKind:
 
 def _named(task: str) -> Task:
     if task not in tuple(USUAL):
-        raise UsageError(f"There is no task {task!r}.", f"Tasks: {', '.join(Task)}.")
+        raise UsageError(f"There is no task {task!r}.", f"Tasks: {_task_names()}.")
     return Task(task)
+
+
+def _task_names() -> str:
+    """Return the names of all tasks, each followed by its other names."""
+    others = {task: [alias for alias, name in ALIASES.items() if name is task] for task in Task}
+    return ", ".join(f"{task} (or {', '.join(names)})" if names else task for task, names in others.items())
 
 
 def task_of(checkpoint: Checkpoint) -> Task:
@@ -105,7 +111,7 @@ def task_of(checkpoint: Checkpoint) -> Task:
             return kind.task
     raise CheckpointUnsupported(
         f"The task of {checkpoint.id} can't be told from its architecture {architecture or '(none given)'}.",
-        f"Pass --task: {', '.join(Task)}.",
+        f"Pass --task: {_task_names()}.",
     )
 
 
