@@ -14,6 +14,7 @@ from setuptools.command.build import build
 HERE = Path(__file__).parent
 NATIVE = Path("hfx", "native")
 COMPILER = runpy.run_path(str(HERE / NATIVE / "build.py"))
+IS_COMPILED = COMPILER["is_current"]()  # as in a clone after `make demo`
 SBOM = runpy.run_path(str(HERE / "release" / "sbom.py"))
 
 
@@ -37,6 +38,10 @@ class BuildNative(Command):
 
     def run(self) -> None:
         """A failure leaves no library, not even an older one."""
+        if IS_COMPILED and not self.editable_mode:
+            self.mkpath(str(self.library().parent))
+            self.copy_file(str(HERE / NATIVE / COMPILER["LIBRARY"]), str(self.library()))
+            return
         try:
             COMPILER["build"](self.library())
         except COMPILER["BuildFailed"] as error:
@@ -69,4 +74,7 @@ class Wheel(bdist_wheel):
 
 
 build.sub_commands.append(("build_native", None))
-setup(cmdclass={"build_native": BuildNative, "bdist_wheel": Wheel})
+# ziglang compiles hfx/native; without it, or elsewhere, hfx is installed without native kernels. pip gets its 101 MB
+# only where they are needed.
+COMPILERS = [] if IS_COMPILED or COMPILER["unsupported"]() else [COMPILER["ZIGLANG"]]
+setup(cmdclass={"build_native": BuildNative, "bdist_wheel": Wheel}, setup_requires=COMPILERS)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIBRARY = "libhfx_operators.so"
-ZIGLANG = "ziglang==0.17.1"  # as in pyproject.toml
+ZIGLANG = "ziglang==0.17.1"
 ZIG = (sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-linux-gnu.2.17")
 SYSTEM = "Linux x86_64 glibc"
 FLAGS = "-std=c++17 -O3 -ffp-contract=off -fno-exceptions -fno-rtti -fvisibility=hidden -fPIC -Wall -Wextra -Wno-psabi"
@@ -71,8 +71,7 @@ def build(output: Path = HERE / LIBRARY) -> bool:
         raise BuildFailed(reason)
     output.parent.mkdir(parents=True, exist_ok=True)
     with _alone(output.parent):  # another build has files beside the sources until it ends
-        sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__), *(PYTHON / name for name in SHARED)]
-        if output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in sources):
+        if is_current(output):
             return False
         # Build beside `output`, then replace it atomically: running processes may have the old library mapped.
         with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:
@@ -84,6 +83,12 @@ def build(output: Path = HERE / LIBRARY) -> bool:
             _run([*link, "-s"], folder)
             made.replace(output)
         return True
+
+
+def is_current(library: Path = HERE / LIBRARY) -> bool:
+    """Return whether `library` is newer than all sources."""
+    sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__), *(PYTHON / name for name in SHARED)]
+    return library.exists() and library.stat().st_mtime > max(path.stat().st_mtime for path in sources)
 
 
 @contextmanager

@@ -72,8 +72,8 @@ def test_the_demo_of_a_fresh_clone_installs_what_it_needs_alone(tmp_path: Path) 
     for target in ("demo", "test-fast"):
         done = subprocess.run([*words, target], cwd=ROOT, capture_output=True, text=True, check=True)
         extras[target] = re.findall(r"--editable '\.\[(.+)\]'", done.stdout)
-    assert extras["demo"] == ["embedded"]
-    assert extras["test-fast"][0] == "embedded" and "dev" in extras["test-fast"][1].split(",")
+    assert extras["demo"] == ["embedded,perf"]
+    assert extras["test-fast"][0] == "embedded,perf" and "dev" in extras["test-fast"][1].split(",")
 
 
 def test_every_lower_bound_is_the_version_that_was_tried() -> None:
