@@ -56,9 +56,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of check_folder. `target` is empty if `hfx deploy` did not write the folder."""
+    """The result of check_folder. `target` is empty if `hfx deploy` did not write the folder.
+
+    `files` counts the files that were compared with the record, `containers` those that the rules were applied to.
+    """
 
     target: str
+    files: int
+    containers: int
     differences: tuple[FileProblem, ...]
     findings: tuple[Finding, ...]
 
@@ -82,13 +87,14 @@ def check_folder(folder: Path) -> Checked:
     files = read_files(folder)
     if (folder / RECORD_FILE).is_file():
         record = read_record(folder)
-        return Checked(record.target, tuple(differences(folder, record)), tuple(findings(files)))
+        compared = tuple(differences(folder, record))
+        return Checked(record.target, len(record.files), len(files.containers), compared, tuple(findings(files)))
     if not has_servers(files):
         raise UsageError(
             f"{folder} has neither {RECORD_FILE} of `hfx deploy` nor a manifest that runs Triton.",
             "Give a folder of manifests, or the address of a server such as http://HOST:8000.",
         )
-    return Checked("", (), tuple(findings(files)))
+    return Checked("", 0, len(files.containers), (), tuple(findings(files)))
 
 
 def read_record(folder: Path) -> Record:

@@ -150,7 +150,8 @@ MEMORY_STEP = 64 << 20
 # memory, too.
 SERVER_BYTES = 256 << 20
 PROCESS_BYTES = 128 << 20
-SHARED_BYTES = 1 << 30  # size of /dev/shm
+SHARED_BYTES = 1 << 30  # size of /dev/shm if a model has Python processes
+LEAST_SHARED_BYTES = 64 << 20  # size of /dev/shm if none has; docker's own default
 TEMPORARY_BYTES = (
     256 << 20
 )  # size of /tmp (logs, sockets, copies of small files), which `docker` and `compose` keep in memory
@@ -158,7 +159,6 @@ TEMPORARY_BYTES = (
 # MiB of bodies at a time (16 of the largest size), or an eighth of the container's memory if that is less. Copies in
 # /dev/shm count towards SHARED_BYTES.
 BODIES_BYTES = 2 * (256 << 20)
-BESIDE_BYTES = SHARED_BYTES + TEMPORARY_BYTES + BODIES_BYTES
 WEIGHT_COPIES = 2  # the file while it is read, and the runtime's own copy
 
 
@@ -270,6 +270,7 @@ def open_deployment(
     models = tuple(_deployed(repository, check_name(each), device, tag) for each in sorted(set(names)))
     if not models:
         raise UsageError("No model is named.", "Give the NAME of at least one; `hfx list` shows them.")
+    shared = _shared_memory(models)
     return Deployment(
         name=check_deployment_name(name or default_name(models[0].name)),
         repository=repository,
@@ -278,10 +279,8 @@ def open_deployment(
         release=tag,
         image=check_image(image or tag.hfx_image(device)),
         cpus=_cpus(models, cpus),
-        memory=_memory(models),
-        shared_memory=Figure(
-            SHARED_BYTES, "Triton's Python processes exchange tensors in it; each region grows with its requests"
-        ),
+        memory=_memory(models, shared.value),
+        shared_memory=shared,
         drain=drain,
     )
 
@@ -305,7 +304,14 @@ def _cpus(models: Sequence[DeployedModel], requested: int | None) -> Figure:
     return Figure(threads, "the threads that the largest step of a model computes with (intra_op_thread_count)")
 
 
-def _memory(models: Sequence[DeployedModel]) -> Figure:
+def _shared_memory(models: Sequence[DeployedModel]) -> Figure:
+    if any(each.needs.processes for each in models):
+        source = "Triton's Python processes exchange tensors in it; each region grows with its requests"
+        return Figure(SHARED_BYTES, source)
+    return Figure(LEAST_SHARED_BYTES, "no model has Python processes, which would exchange tensors in it")
+
+
+def _memory(models: Sequence[DeployedModel], shared: int) -> Figure:
     weights = sum(each.needs.weights for each in models)
     cache = sum(each.needs.cache for each in models)
     processes = sum(each.needs.processes for each in models)
@@ -314,15 +320,16 @@ def _memory(models: Sequence[DeployedModel]) -> Figure:
         f"Triton {mib(SERVER_BYTES)} + {WEIGHT_COPIES} x files of {mib(weights)} + K/V {mib(cache)}"
         f" + {processes} Python processes of {mib(PROCESS_BYTES)}"
     )
-    return with_requests(total, source, "an estimate: compare it with what yours takes")
+    return with_requests(total, shared, source, "an estimate: compare it with what yours takes")
 
 
-def with_requests(models: int, source: str, note: str) -> Figure:
-    """Return the memory of a container whose models need `models` bytes, with room for requests, /dev/shm and /tmp."""
-    total = -(-(models + BESIDE_BYTES) // MEMORY_STEP) * MEMORY_STEP
-    beside = (
-        f"{mib(BODIES_BYTES)} of requests, {mib(SHARED_BYTES)} of /dev/shm, {mib(TEMPORARY_BYTES)} of a /tmp in memory"
-    )
+def with_requests(models: int, shared: int, source: str, note: str) -> Figure:
+    """Return the memory of a container whose models need `models` bytes, with room for requests and /tmp.
+
+    `shared` is the size of /dev/shm, in bytes, which counts towards the container's memory.
+    """
+    total = -(-(models + BODIES_BYTES + shared + TEMPORARY_BYTES) // MEMORY_STEP) * MEMORY_STEP
+    beside = f"{mib(BODIES_BYTES)} of requests, {mib(shared)} of /dev/shm, {mib(TEMPORARY_BYTES)} of a /tmp in memory"
     return Figure(total, f"{source}; + {beside}; {note}")
 
 

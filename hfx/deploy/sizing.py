@@ -222,7 +222,10 @@ def _memory(deployment: Deployment, measured: Mapping[str, Measured]) -> Figure:
     if known:
         memory, run = max(known, key=lambda pair: pair[0])
         needed = with_requests(
-            int(MEMORY_RESERVE * memory), f"{MEMORY_RESERVE} x {mib(memory)}", f"measured of {run.model} ({run.source})"
+            int(MEMORY_RESERVE * memory),
+            deployment.shared_memory.value,
+            f"{MEMORY_RESERVE} x {mib(memory)}",
+            f"measured of {run.model} ({run.source})",
         )
         if len(deployment.models) == 1 or estimate.value <= needed.value:
             estimate = needed

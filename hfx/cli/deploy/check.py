@@ -117,9 +117,10 @@ def _check_folder(report: Reporter, folder: Path) -> None:
 
 
 def _summary(checked: Checked) -> str:
-    differ = f"{counted(len(checked.differences), 'difference')}, " if checked.target else ""
-    warnings = len(checked.findings) - checked.errors
-    return f"{differ}{counted(checked.errors, 'error')}, {counted(warnings, 'warning')}."
+    compared = f"{counted(checked.files, 'file')} compared with the record of `hfx deploy {checked.target}`: "
+    differ = f"{compared}{counted(len(checked.differences), 'difference')}. " if checked.target else ""
+    errors, warnings = counted(checked.errors, "error"), counted(len(checked.findings) - checked.errors, "warning")
+    return f"{differ}{counted(checked.containers, 'container')} checked with the rules: {errors}, {warnings}."
 
 
 def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:

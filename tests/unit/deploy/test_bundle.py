@@ -195,10 +195,12 @@ def with_rows(tmp_path: Path) -> Path:
 
 
 def test_an_encoder_is_native_on_a_gpu_where_the_image_has_cuda_13(with_rows: Path) -> None:
-    [native] = open_deployment(with_rows, ["m"], device="gpu").models
+    made = open_deployment(with_rows, ["m"], device="gpu")
     earlier = open_deployment(with_rows, ["m"], device="gpu", triton="24.12")
-    assert native.is_native and not earlier.models[0].is_native
-    assert wheels.ONNXRUNTIME["gpu"] in wheels.requirements(open_deployment(with_rows, ["m"], device="gpu"))
+    assert made.models[0].is_native and not earlier.models[0].is_native
+    assert made.shared_memory.value < earlier.shared_memory.value
+    assert earlier.memory.value - made.memory.value > earlier.shared_memory.value // 2
+    assert wheels.ONNXRUNTIME["gpu"] in wheels.requirements(made)
     assert wheels.ONNXRUNTIME["gpu"] not in wheels.requirements(earlier)
 
 

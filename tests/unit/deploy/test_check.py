@@ -29,6 +29,9 @@ def check(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict
 
 def test_a_folder_as_it_was_written_has_no_differences(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(capsys, written)[:2] == (0, {})
+    record = json.loads((written / "hfx-deploy.json").read_text(encoding="utf-8"))
+    assert main(["deploy", "check", str(written), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == len(record["files"]) > 0
 
 
 def test_changed_missing_added_and_linked_files_are_named(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
