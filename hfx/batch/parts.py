@@ -20,11 +20,13 @@ from typing import Any, BinaryIO, Protocol
 from hfx.batch.rows import ERROR, ROW, as_float32s
 from hfx.errors import UsageError
 from hfx.extras import install_command
+from hfx.names import TRUNCATED_TOKENS
 from hfx.tasks.task import CellKind
 
 Columns = Mapping[str, CellKind]
 Block = Sequence[Sequence[Any]]  # the cells of consecutive rows, column by column
-Checks = Iterator[list[tuple[int, str | None]]]  # blocks of (row number, error)
+# Blocks of rows: the number, the error, and how many tokens of the text the model did not read.
+Checks = Iterator[list[tuple[int, str | None, int]]]
 ROWS = 1024  # rows that are read back at a time
 GROUP = 1 << 16  # rows per row group of a joined Parquet file
 
@@ -36,7 +38,7 @@ class PartFormat(Protocol):
         """Write a part."""
 
     def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
-        """Copy the rows of `parts` to `target`, and yield the number and the error of each row for the caller to check.
+        """Copy the rows of `parts` to `target`, and yield of each row what the caller checks and counts.
 
         Raises ValueError for a damaged part.
         """
@@ -72,7 +74,7 @@ class Csv:
         csv.field_size_limit(sys.maxsize)
         target.write(self._header)
         names = list(self._columns)
-        row, error = names.index(ROW), names.index(ERROR)
+        row, error, cut = map(names.index, (ROW, ERROR, TRUNCATED_TOKENS))
         for part in parts:
             if part.read(len(self._header)) != self._header:
                 raise ValueError("its header is another")
@@ -83,7 +85,7 @@ class Csv:
                 while block := list(islice(reader, ROWS)):
                     if any(len(cells) != len(names) for cells in block):
                         raise ValueError("a row has other columns")
-                    yield [(int(cells[row]), cells[error] or None) for cells in block]
+                    yield [(int(cells[row]), cells[error] or None, int(cells[cut] or 0)) for cells in block]
             except csv.Error as bad:
                 raise ValueError(f"{bad}") from bad
 
@@ -104,11 +106,11 @@ class JsonLines:
                 file.write(_utf8(f"{line}\n"))
 
     def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
-        """Copy the lines of all parts to `target`, and yield the number and the error of each row."""
+        """Copy the lines of all parts to `target`."""
         for part in parts:
             _copy(part, target)
             part.seek(0)
-            rows = ((values[ROW], values[ERROR]) for values in map(json.loads, part))
+            rows = ((values[ROW], values[ERROR], values[TRUNCATED_TOKENS] or 0) for values in map(json.loads, part))
             while found := list(islice(rows, ROWS)):
                 yield found
 
@@ -143,7 +145,8 @@ class Parquet:
         with self._writer(target) as writer:
             for part in parts:
                 for batch in self._pyarrow.parquet.ParquetFile(part).iter_batches():
-                    yield list(zip(batch[ROW].to_pylist(), batch[ERROR].to_pylist(), strict=True))
+                    rows, errors, cut = (batch[name].to_pylist() for name in (ROW, ERROR, TRUNCATED_TOKENS))
+                    yield list(zip(rows, errors, [tokens or 0 for tokens in cut], strict=True))
                     table = self._pyarrow.concat_tables(
                         [table, self._pyarrow.Table.from_batches([batch], self._schema)]
                     )

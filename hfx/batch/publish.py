@@ -27,14 +27,16 @@ DAMAGE = (ValueError, LookupError, TypeError, RecursionError)
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of rows and of error rows, and the error rows by kind."""
+    """The numbers of rows, of error rows and of rows with truncated texts, and the error rows by kind."""
 
     rows: int
     errors: int
+    truncated: int
     kinds: dict[str, int]
 
 
-MEMBERS = {"rows": "rows", "errors": "errors", "kinds": "errors_by_kind"}  # field -> member of summary.json
+# Field -> member of summary.json.
+MEMBERS = {"rows": "rows", "errors": "errors", "truncated": "truncated_rows", "kinds": "errors_by_kind"}
 
 
 def publish(
@@ -136,13 +138,14 @@ def count(folder: Folder, job: Job, there: Sequence[PlannedChunk]) -> Counts:
 def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: BinaryIO) -> Counts:
     """Join the parts into `target`, and check that each part has exactly the rows of its chunk. Raises JobError."""
     kinds: Counter[str] = Counter()
-    rows = 0
+    rows = truncated = 0
     parts = _Parts(folder, job.output.ending, there)
     try:
         for found in part_format(job, layout_of(job)).join(parts.files(), target):
-            parts.check([number for number, _ in found])
+            parts.check([number for number, _, _ in found])
             rows += len(found)
-            kinds.update(kind_of(error) for _, error in found if error is not None)
+            truncated += sum(tokens > 0 for _, _, tokens in found)
+            kinds.update(kind_of(error) for _, error, _ in found if error is not None)
     except (*DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the error is from the file system, not from pyarrow
@@ -150,7 +153,7 @@ def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: Bin
         raise JobError(
             f"{parts.current} is damaged: {reason}.", f"Delete it, then `hfx batch resume {folder.path}`."
         ) from error
-    return Counts(rows, kinds.total(), commonest(kinds))
+    return Counts(rows, kinds.total(), truncated, commonest(kinds))
 
 
 class _Parts:

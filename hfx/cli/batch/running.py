@@ -231,4 +231,5 @@ def report_end(folder: Folder, summary: Mapping[str, Any] | None, shard: Shard |
     value = {"folder": str(folder.path), **summary}
     where = folder.path / summary["output"] if "output" in summary else folder.parts
     errors = "".join(f"\n{count:>8}  {kind}" for kind, count in summary["errors_by_kind"].items())
-    report.result(value, f"{where}: {counted(summary['rows'], 'row')}, {counted(summary['errors'], 'error')}{errors}")
+    rows, cut = counted(summary["rows"], "row"), counted(summary["truncated_rows"], "truncated text")
+    report.result(value, f"{where}: {rows}, {counted(summary['errors'], 'error')}, {cut}{errors}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import tempfile
 from collections.abc import Iterator
@@ -155,6 +156,17 @@ def test_errors_of_more_kinds_than_are_shown_are_counted(classifier: Opened, tmp
     [done] = score_chunks(Folder(tmp_path / "job"), job, planned, classifier.model)
     summary = publish(Folder(tmp_path / "job"), job, planned, Threshold(-1))
     assert sum(done.errors.values()) == sum(summary["errors_by_kind"].values()) == summary["errors"] == 26
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_the_summary_counts_rows_whose_texts_were_cut(ending: str, classifier: Opened, tmp_path: Path) -> None:
+    source = table(
+        tmp_path / "a.csv", [{"text": text} for text in ("Lovely.", "Lovely. " * 1000, "Fine.", "Awful. " * 1000)]
+    )
+    classifier.run(tmp_path / "job", [source], size=3, file_name=f"out{ending}")
+    rows = output_rows(tmp_path / "job" / f"out{ending}")
+    summary = json.loads((tmp_path / "job" / "summary.json").read_bytes())
+    assert summary["truncated_rows"] == sum(int(row["truncated_tokens"] or 0) > 0 for row in rows) == 2
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hfx.batch.parts import Csv
 from hfx.batch.rows import as_float32, as_float32s
 
-COLUMNS = {"row": "integer", "text": "any", "score": "number", "error": "text"}
+COLUMNS = {"row": "integer", "text": "any", "score": "number", "error": "text", "truncated_tokens": "integer"}
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"))
 
 
@@ -30,14 +30,15 @@ def test_any_text_survives_being_written_joined_and_read(texts: list[str | None]
     part, output = io.BytesIO(), io.BytesIO()
     numbers = list(range(1, len(texts) + 1))
     form = Csv(COLUMNS)
-    form.write(part, [[[number], [text], [0.1], [None]] for number, text in zip(numbers, texts, strict=True)])
+    form.write(part, [[[at], [text], [0.1], [None], [at - 1]] for at, text in zip(numbers, texts, strict=True)])
     part.seek(0)
     found = [entry for entries in form.join([part], output) for entry in entries]
-    assert found == [(number, None) for number in numbers]
+    assert found == [(number, None, number - 1) for number in numbers]
     rows = list(csv.reader(io.StringIO(output.getvalue().decode(), newline=""), strict=True))
-    assert rows == [list(COLUMNS), *([str(at), text or "", "0.1", ""] for at, text in zip(numbers, texts, strict=True))]
+    cells = ([str(at), text or "", "0.1", "", str(at - 1)] for at, text in zip(numbers, texts, strict=True))
+    assert rows == [list(COLUMNS), *cells]
 
 
 def test_a_part_that_is_no_csv_is_damaged() -> None:
     with pytest.raises(ValueError, match="unexpected end"):
-        list(Csv(COLUMNS).join([io.BytesIO(b'row,text,score,error\n1,"a\n')], io.BytesIO()))
+        list(Csv(COLUMNS).join([io.BytesIO(b'row,text,score,error,truncated_tokens\n1,"a\n')], io.BytesIO()))
