@@ -183,7 +183,8 @@ def test_the_api_key_appears_nowhere_on_the_page(tab: chromium.Page) -> None:
     run(tab)
     assert API_KEY not in tab.value("document.documentElement.outerHTML")
     assert API_KEY not in "".join(codes(tab).values())
-    assert tab.value("document.querySelector('#key').value + localStorage.length + document.cookie") == "0"
+    assert tab.value("document.querySelector('#key').value + document.cookie") == ""
+    assert API_KEY not in tab.value("JSON.stringify({ ...localStorage })")
 
 
 def test_what_the_server_refuses_is_shown_in_its_words(tab: chromium.Page) -> None:
@@ -206,6 +207,27 @@ def test_nothing_is_wider_than_the_window_and_every_control_has_a_label(width: i
             assert tab.value(f"{unlabelled}.map(e => e.id)") == [], model
     finally:
         tab.resize(1400)
+
+
+def test_a_text_that_will_be_cut_is_marked_before_it_is_sent(tab: chromium.Page, grpc: Client) -> None:
+    choose(tab, "sentiment-fp32")
+    cut = (length for length in range(1, 600) if grpc.classify("sentiment-fp32", "a " * length).truncated_tokens)
+    longest = next(cut) - 1
+    fill(tab, "inputs", "a " * (longest + 7))
+    tab.wait_for("!document.querySelector('#cut').hidden")
+    assert "the last 13 characters" in str(tab.value("document.querySelector('#cut').textContent"))
+    fill(tab, "inputs", "a " * longest)
+    tab.wait_for("document.querySelector('#cut').hidden")
+
+
+def test_the_models_are_searched_and_the_last_one_is_opened_again(tab: chromium.Page, dialects: ServeProcess) -> None:
+    choose(tab, "similar-int8")
+    tab.command("Page.navigate", url=f"{dialects.http_url}/?again")
+    tab.wait_for("location.search && document.querySelector('#name')?.textContent === 'similar-int8'")
+    tab.value("document.querySelector('#search').value = 'SIMILAR feature'")
+    tab.value("(document.querySelector('#search').dispatchEvent(new Event('input')), 0)")
+    shown = "[...document.querySelectorAll('#models a')].filter(link => link.offsetParent).map(link => link.hash)"
+    assert tab.value(shown) == ["#model=similar-int8"]
 
 
 def test_a_link_to_an_unknown_model_shows_a_notice(tab: chromium.Page) -> None:

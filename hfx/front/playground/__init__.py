@@ -16,7 +16,16 @@ from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Document, Route
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped, error_object
-from hfx.names import ADD_SPECIAL_TOKENS, GENERATION_TASKS, LOGPROBS, LONG, RETURN_LOG_PROBS, SEED, Task
+from hfx.names import (
+    ADD_SPECIAL_TOKENS,
+    GENERATION_TASKS,
+    LOGPROBS,
+    LONG,
+    RETURN_LOG_PROBS,
+    SEED,
+    TOKENIZE_SUFFIX,
+    Task,
+)
 from hfx.python_backends.engine.generation_settings import CHUNKS, SETTINGS, TRANSLATION, Setting, of_scope
 from hfx.tasks import TASKS
 from hfx.tasks.task import FieldKind, FormField
@@ -36,17 +45,22 @@ async def list_models(request: DialectRequest) -> bytes:
 def described(model: ServedModel, files: ModelFiles) -> dict[str, Any]:
     """Return a model's name, task, checkpoint, precision, fields, and whether it has a chat template.
 
-    The checkpoint and the precision are null if the repository does not have them.
+    The checkpoint and the precision are null if the repository does not have them. `max_tokens` is the number of tokens
+    at which an encoder cuts a text; it is null for models that cut none.
     """
     manifest: Mapping[str, Any] = {}
+    longest = None
     with suppress(Refusal):
         manifest = files.manifest(model)
+        if model.task not in (*GENERATION_TASKS, Task.QUESTION_ANSWERING):
+            longest = files.settings(model, TOKENIZE_SUFFIX)["max_length"]
     fields = (*_form(model, files), *_settings(model, files))
     return {
         "name": model.name,
         "task": model.task,
         "source": manifest.get("source", {}).get("id"),
         "precision": manifest.get("precision"),
+        "max_tokens": longest,
         "has_chat": _has_chat(model, files),
         "fields": [asdict(field) for field in fields],
     }
@@ -124,7 +138,7 @@ FOLDER = Path(__file__).parent
 PAGE = "page.html"
 SCRIPTS = (
     "page.js", "form.js", "calls.js", "requests.js", "generation.js", "answers.js", "timing.js", "snippets.js",
-    "elements.js", "theme.js", "docs.js",
+    "cut.js", "elements.js", "theme.js", "docs.js",
 )  # fmt: skip
 STYLES = ("page.css",)
 MEDIA_TYPES = {".html": b"text/html", ".js": b"text/javascript", ".css": b"text/css"}

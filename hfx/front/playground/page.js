@@ -2,6 +2,7 @@
 
 import { ANSWERS } from './answers.js'
 import { isGenerator, requestOf } from './calls.js'
+import { showCut } from './cut.js'
 import { byId, element } from './elements.js'
 import { controls, FieldError, values } from './form.js'
 import { generate } from './generation.js'
@@ -10,6 +11,8 @@ import { snippets } from './snippets.js'
 import { encoderTimes, generationTimes } from './timing.js'
 
 const CHOSEN = '#model=' // of the address, before the name
+const LAST = 'hfx-model' // the name of the model that was used last, which the browser keeps
+const MANY = 8 // models, above which the list has a search
 const PROMPTED = 'text-generation' // whose texts continue the prompt
 
 let models = []
@@ -27,6 +30,7 @@ async function load() {
     return
   }
   needsKey ||= Boolean(key.get())
+  byId('metrics').hidden = needsKey // a link sends no key
   byId('key-form').hidden = true
   byId('key-stored').hidden = !key.get()
   notice(models.length ? '' : 'No model is served.')
@@ -36,7 +40,7 @@ async function load() {
 
 function requestKey(isWrong) {
   needsKey = true
-  byId('metrics').hidden = true // a link sends no key
+  byId('metrics').hidden = true
   models = []
   model = null
   key.set('')
@@ -61,6 +65,21 @@ function listModels() {
         element('span', {}, row.name), element('span', { class: 'precision' }, precisionOf(row)))))
     return element('section', {}, element('h2', {}, task), element('ul', {}, ...links))
   }))
+  if (models.length > MANY) byId('models').prepend(search())
+}
+
+function search() {
+  const input = element('input', { type: 'search', id: 'search' })
+  input.addEventListener('input', () => {
+    const words = input.value.toLowerCase().split(/\s+/)
+    for (const section of byId('models').querySelectorAll('section')) {
+      const rows = [...section.querySelectorAll('li')]
+      const task = section.querySelector('h2').textContent
+      for (const row of rows) row.hidden = !words.every(word => `${task} ${row.textContent}`.toLowerCase().includes(word))
+      section.hidden = rows.every(row => row.hidden)
+    }
+  })
+  return element('p', { class: 'search' }, element('label', { for: 'search' }, 'Find a model'), input)
 }
 
 function nameOf(hash) {
@@ -79,10 +98,11 @@ function precisionOf({ precision }) {
   return cpu && gpu && cpu !== gpu ? `${cpu} CPU, ${gpu} GPU` : cpu ?? gpu ?? ''
 }
 
-/** Show the model of the address, or the first one. */
+/** Show the model of the address, or the one that was used last, or the first one. */
 function choose() {
   if (model && location.hash && !location.hash.startsWith(CHOSEN)) return // a link within the page
-  const named = models.find(row => addressOf(row) === location.hash)
+  const last = location.hash ? null : localStorage.getItem(LAST)
+  const named = models.find(row => addressOf(row) === location.hash || row.name === last)
   const isWrong = models.length && !named && location.hash.startsWith(CHOSEN)
   if (models.length) notice(isWrong ? `There is no model ${nameOf(location.hash)}. Choose one of those that are served.` : '')
   const chosen = named ?? models[0]
@@ -95,6 +115,7 @@ function choose() {
     return
   }
   model = chosen
+  localStorage.setItem(LAST, model.name)
   for (const link of document.querySelectorAll('#models a')) {
     const isChosen = link.getAttribute('href') === addressOf(model)
     if (isChosen) link.setAttribute('aria-current', 'page')
@@ -134,6 +155,7 @@ function showCode() {
   try {
     const { read, request } = current()
     codes = snippets(model, read, request, needsKey)
+    showCut(model, read)
   } catch (error) {
     if (!(error instanceof FieldError)) throw error
     byId('code').textContent = error.message
