@@ -72,7 +72,7 @@ def command(
     if options.adapters is not None or options.adapter:
         return _adapters(context, model, options, dry_run, verbose)
     checkpoint = (open_config if dry_run else open_checkpoint)(model, options.revision)
-    if again is not None and not dry_run:  # a plan reads no weights
+    if again is not None and not dry_run:  # a dry run hashes no weights
         _check_same(again, checkpoint, options)
     plan = make_plan(checkpoint, options)
     for warning in plan.settings.warnings if isinstance(plan, GeneratorPlan) else ():

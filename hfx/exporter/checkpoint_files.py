@@ -156,6 +156,11 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
     )
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether `folder` has a file by which `find_weights` finds the weights."""
+    return any((folder / name).is_file() for name in (SAFE_WEIGHTS, SAFE_INDEX, PICKLED_WEIGHTS, PICKLED_INDEX))
+
+
 def index_of(folder: Path, weights: Sequence[Path]) -> Path | None:
     """Return the index by which transformers finds the `weights` of `folder`; None if they are a single file."""
     if not weights or weights[0].name in (SAFE_WEIGHTS, PICKLED_WEIGHTS):

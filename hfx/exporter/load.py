@@ -1,4 +1,4 @@
-"""Load a checkpoint's torch model, and check that it fits the files.
+"""Load a checkpoint's torch model, and compare the names of its tensors with those in the files.
 
 Weights are float32 and the model is in evaluation mode; no remote code is run.
 """
@@ -6,7 +6,8 @@ Weights are float32 and the model is in evaluation mode; no remote code is run.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, MemoryShort, So
 from hfx.exporter.config_file import AGAIN
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tensors import CheckpointTensors, file_names, refuse_tensors
+from hfx.exporter.tensors import MISSHAPEN, MISSING, CheckpointTensors, file_names
 from hfx.exporter.transformers_versions import as_written
 from hfx.memory import available_memory
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 FLOAT_BYTES, LIBRARY_BYTES = 4, 600_000_000  # of a float32; of torch, transformers and ONNX Runtime when loaded
-# Tensors that a file may have and the model not: the pooler or next-sentence head of a model that is used without it,
-# and tables that newer versions compute.
+# Tensors that no answer of an embedding model depends on: it is pooled from the tokens, never by the pooler.
 IGNORED_TENSORS = re.compile(r"(^|\.)pooler\.|^cls\.seq_relationship\.|position_ids$|num_batches_tracked$")
 # Fields of config.json that change how a model computes or what else it returns, but not its answers.
 PLAIN: dict[str, Any] = {
@@ -32,48 +32,73 @@ PLAIN: dict[str, Any] = {
     "output_hidden_states": False,
     "chunk_size_feed_forward": 0,  # chunks have a fixed size: a trace would keep their number for other lengths
 }
-# Tensors that an embedding model may lack: its answer is pooled from the tokens, never by the pooler.
-UNUSED_TENSORS = re.compile(r"(^|\.)pooler\.")
 
 
 def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch.nn.Module:
     """Load the torch model of a checkpoint as `auto_class` (a transformers Auto class), float32, in evaluation mode.
 
-    A `headless` model (embeddings) may leave unused the tensors of a head that it doesn't have. Raises
-    CheckpointCorrupt if tensor names, shapes or values don't fit, CheckpointUnsafe for a pickle with more than tensors,
-    and CheckpointUnsupported if transformers has no such model.
+    Raises what `superfluous_tensors` raises, and CheckpointCorrupt if values don't fit.
     """
     import torch
     import transformers
 
-    loader = getattr(transformers, auto_class)
-    tensors = CheckpointTensors(checkpoint)  # refuses damaged files, and pickles with more than tensors
-    try:
-        with quiet_libraries():  # the problems that transformers warns of are checked below, and refused
-            _check_parameters(checkpoint, loader)
-            model, report = loader.from_pretrained(
-                checkpoint.view,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=not checkpoint.pickled,
-                dtype=torch.float32,
-                attn_implementation="eager",  # the plain graph: scores, softmax, values
-                ignore_mismatched_sizes=True,  # the report names them
-                output_loading_info=True,
-                weights_only=True,
-                **PLAIN,
-            )
-    except SourceError:
-        raise
-    except Exception as error:  # an unforeseen config or file may fail anywhere in transformers
-        raise _load_error(checkpoint, auto_class, error) from error
-    missing = set(report["missing_keys"])
-    as_written(model, checkpoint, missing)
-    _check_names(checkpoint, missing, report, headless)
-    tensors.require_floats(name for name, _ in model.named_parameters())  # transformers 5 casts them
+    superfluous_tensors(checkpoint, auto_class, headless)
+    with quiet_libraries(), _load_errors(checkpoint, auto_class):
+        model, report = getattr(transformers, auto_class).from_pretrained(
+            checkpoint.view,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=not checkpoint.pickled,
+            dtype=torch.float32,
+            attn_implementation="eager",  # the plain graph: scores, softmax, values
+            output_loading_info=True,
+            weights_only=True,
+            **PLAIN,
+        )
+    as_written(model, checkpoint, set(report["missing_keys"]))
+    CheckpointTensors(checkpoint).require_floats(name for name, _ in model.named_parameters())  # transformers 5 casts
     _check_finite(checkpoint, model)
     model.eval()
     return model  # type: ignore[no-any-return]
+
+
+def superfluous_tensors(checkpoint: Checkpoint, auto_class: str, headless: bool) -> list[str]:
+    """Return the names of stored tensors that transformers leaves out of the model `auto_class`, sorted.
+
+    These are the unexpected names of from_pretrained's report, which is made of names and shapes; no value is read.
+    Raises CheckpointCorrupt if tensors are missing or have other shapes (a `headless` model, for embeddings, may lack a
+    pooler), CheckpointUnsafe for a pickle with more than tensors, and CheckpointUnsupported if transformers has no such
+    model.
+    """
+    import torch
+    import transformers
+
+    tensors = CheckpointTensors(checkpoint)  # refuses damaged files, and pickles with more than tensors
+    loader, zero = getattr(transformers, auto_class), torch.zeros(())  # expanded, it takes no memory
+    with quiet_libraries(), _load_errors(checkpoint, auto_class):
+        config = transformers.AutoConfig.from_pretrained(
+            checkpoint.view, local_files_only=True, trust_remote_code=False
+        )
+        with torch.device("meta"):
+            model = loader.from_config(config, attn_implementation="eager", trust_remote_code=False)
+            model.tie_weights()
+        _refuse_too_many(checkpoint, sum(parameter.numel() for parameter in model.parameters()))
+        model, report = type(model).from_pretrained(
+            None,
+            config=config,
+            state_dict={name: zero.expand(shape) for name, shape in tensors.shapes.items()},
+            dtype=torch.float32,
+            attn_implementation="eager",
+            ignore_mismatched_sizes=True,  # the report names them
+            output_loading_info=True,
+        )
+    missing = set(report["missing_keys"])
+    as_written(model, checkpoint, missing)
+    mismatched = {name if isinstance(name, str) else name[0] for name in report["mismatched_keys"]}
+    lacking = {name for name in missing - mismatched if not (headless and IGNORED_TENSORS.search(name))}
+    fix = "Pass the checkpoint of the task (--task), or put the config.json and the weights of one model together."
+    tensors.refuse({MISSHAPEN: mismatched, MISSING: lacking}, fix)
+    return sorted(report["unexpected_keys"])
 
 
 def require_memory(checkpoint: Checkpoint) -> None:
@@ -125,16 +150,8 @@ def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
             raise CheckpointCorrupt(f"{name} in {file_names(checkpoint)} holds values that are not finite.", AGAIN)
 
 
-def _check_parameters(checkpoint: Checkpoint, loader: Any) -> None:
+def _refuse_too_many(checkpoint: Checkpoint, described: int) -> None:
     """Refuse a config with more parameters than the weight files have bytes, before memory is allocated for them."""
-    import torch
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(checkpoint.view, local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
-        model = loader.from_config(config, attn_implementation="eager", trust_remote_code=False)
-        model.tie_weights()
-    described = sum(parameter.numel() for parameter in model.parameters())
     held = sum(file.stat().st_size for file in checkpoint.weights)
     if described > held:
         raise CheckpointCorrupt(
@@ -148,6 +165,17 @@ def first_lines(error: BaseException) -> str:
     """Return the first two lines of an error that are not blank, for a message on one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:300] or type(error).__name__
+
+
+@contextmanager
+def _load_errors(checkpoint: Checkpoint, auto_class: str) -> Iterator[None]:
+    """A context that turns errors of transformers into those of hfx: a config or file may fail anywhere in it."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        raise _load_error(checkpoint, auto_class, error) from error
 
 
 def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> SourceError:
@@ -171,17 +199,4 @@ def _load_error(checkpoint: Checkpoint, auto_class: str, error: Exception) -> So
     return CheckpointCorrupt(
         f"{checkpoint.folder / 'config.json'} and {file_names(checkpoint)} can't be loaded: {reason}",
         "Compare the named field or tensor with the original, or download the checkpoint again.",
-    )
-
-
-def _check_names(checkpoint: Checkpoint, missing: set[str], report: dict[str, Any], headless: bool) -> None:
-    mismatched = {name if isinstance(name, str) else name[0] for name in report["mismatched_keys"]}
-    missing = {name for name in missing if not (headless and UNUSED_TENSORS.search(name))} - mismatched
-    unexpected = {name for name in report["unexpected_keys"] if not IGNORED_TENSORS.search(name)}
-    refuse_tensors(
-        checkpoint,
-        sorted(mismatched),
-        sorted(missing),
-        [] if headless else sorted(unexpected),
-        "Pass the checkpoint of the task (--task), or save the model again from its own class.",
     )

@@ -7,21 +7,23 @@ is killed earlier, the repository stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from hfx.exporter.encoder.kinds import ALIASES
+from hfx.exporter.encoder.kinds import ALIASES, EncoderKind
+from hfx.exporter.encoder.module_list import STATIC
 from hfx.exporter.encoder.plan import make_encoder_plan
 from hfx.exporter.generation.plan import GeneratorPlan, make_generator_plan
 from hfx.exporter.generation.tasks import is_generator
-from hfx.exporter.load import require_memory
+from hfx.exporter.load import require_memory, superfluous_tensors
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import Plan
 from hfx.exporter.progress import Show, shown
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.steps import Artefacts, Step
+from hfx.exporter.tensors import file_names, first_names
 from hfx.manifest import Manifest
 from hfx.repository import Staging, check_target, recover
 
@@ -31,13 +33,27 @@ Progress = Callable[[str], AbstractContextManager[Show | None]]
 def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
     """Decide everything about the export of `checkpoint`.
 
-    Raises UsageError or CheckpointUnsupported if the export is impossible.
+    Raises UsageError, CheckpointUnsupported or CheckpointCorrupt if the export is impossible.
     """
     if options.task in ALIASES:
         options = replace(options, task=ALIASES[options.task])
-    if is_generator(checkpoint, options.task):
-        return make_generator_plan(checkpoint, options)
-    return make_encoder_plan(checkpoint, options)
+    generates = is_generator(checkpoint, options.task)
+    plan = (make_generator_plan if generates else make_encoder_plan)(checkpoint, options)
+    return replace(plan, notes=(*plan.notes, *_left_out(plan)))
+
+
+def _left_out(plan: Plan) -> Iterator[str]:
+    """Yield a line about stored tensors that the model does not have. Raises CheckpointCorrupt for missing tensors.
+
+    Nothing is compared if the weights are not here, as in a `--dry-run` of a model on the hub.
+    """
+    checkpoint, task = plan.checkpoint.home, plan.task
+    if not checkpoint.weights or checkpoint.model_type == STATIC:
+        return
+    headless, read = (task.headless, task.pooler_tensors) if isinstance(task, EncoderKind) else (False, ())
+    names = superfluous_tensors(checkpoint, task.auto_class, headless)
+    if names := [name for name in names if not name.startswith(read)]:
+        yield f"{file_names(checkpoint)} has tensors that the model lacks; they are left out: {first_names(names)}."
 
 
 def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | None = None) -> Manifest:

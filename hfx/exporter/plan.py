@@ -1,7 +1,7 @@
 """The frozen plan of an export: everything that will be built, decided and checked before any work is done.
 
-A plan is made of a checkpoint's small JSON files and the options; no weight is read. The kinds of plans are in
-encoder/plan.py and generation/plan.py.
+A plan is made of the options, a checkpoint's small JSON files, and the names and shapes of its tensors. The kinds of
+plans are in encoder/plan.py and generation/plan.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
-from hfx.exporter.checkpoint_files import CONFIGS, TOKENIZER_FILES, TOKENIZERS, find_weights, make_view, stored_shapes
+from hfx.exporter.checkpoint_files import (
+    CONFIGS,
+    TOKENIZER_FILES,
+    TOKENIZERS,
+    find_weights,
+    has_weights,
+    make_view,
+    stored_shapes,
+)
 from hfx.exporter.config_file import AGAIN, MATRYOSHKA, TOKENIZER_CONFIG, read_config, read_json, read_optional_json
 from hfx.exporter.encoder.module_list import (
     MODULES,
@@ -127,12 +135,12 @@ def _spells_bytes(folder: Path, config: dict[str, Any]) -> bool:
 
 
 def open_config(model: str, revision: str | None = None) -> Checkpoint:
-    """Open the checkpoint with its config only: no weight is fetched or read (for `--dry-run`).
+    """Open the checkpoint for `--dry-run`, which compares the weights of a folder, and fetches none from the hub.
 
     The weights of a StaticEmbedding are an exception: only they have its sizes.
     """
     folder, commit, config = _look_at(model, revision, HUB_CONFIG_PATTERNS)
-    if is_static(folder):
+    if is_static(folder) or (commit is None and has_weights(home(folder))):
         return open_checkpoint(model, commit)
     return Checkpoint(model, folder, commit, config, ())
 

@@ -1,6 +1,6 @@
 """Read a checkpoint's tensors by name, a slice at a time and never all at once.
 
-Tensors that are missing, have another shape or are left over are refused by name.
+Tensors that are missing or have another shape are refused by name.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,9 @@ from hfx.exporter.graph.blocks import FloatArray, Linear, Parameter
 from hfx.exporter.source import Checkpoint
 
 NAMES_SHOWN = 6
+# What torch.compile, DataParallel, both, and training loops put before the names of a model's tensors.
+WRAPPERS = ("_orig_mod.module.", "module._orig_mod.", "_orig_mod.", "module.", "model.")
+MISSHAPEN, MISSING = "has tensors of other shapes than config.json says", "lacks tensors"
 ROWS_READ = 4096  # read at once of each of two tables that are compared
 FLOATS = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16"}
 
@@ -38,14 +40,13 @@ class _Stored:
 
 
 class CheckpointTensors:
-    """The tensors of `checkpoint`; `check` compares the tensors that were requested with those in the files."""
+    """The tensors of `checkpoint`; `require` compares the tensors that were requested with those in the files."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._stored: dict[str, _Stored] = {}
         for file in checkpoint.weights:
             self._stored.update(_open_pickle(file) if checkpoint.pickled else _open_safetensors(file))
-        self._requested: set[str] = set()
         self._missing: list[str] = []
         self._misshapen: list[str] = []
 
@@ -53,9 +54,14 @@ class CheckpointTensors:
         return name in self._stored
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of all tensors, by name."""
+        return {name: stored.shape for name, stored in self._stored.items()}
+
+    @property
     def values(self) -> int:
         """The number of values of all tensors."""
-        return sum(math.prod(stored.shape) for stored in self._stored.values())
+        return sum(map(math.prod, self.shapes.values()))
 
     def prefix(self, prefix: str) -> str:
         """Return `prefix` if names begin with it; empty if the checkpoint was saved from the bare model."""
@@ -63,9 +69,7 @@ class CheckpointTensors:
 
     def first(self, *names: str) -> str:
         """Return the first of a tied tensor's `names` that is stored; the other names may be stored too."""
-        present = [name for name in names if name in self._stored]
-        self._requested.update(present)
-        return present[0] if present else names[0]
+        return next((name for name in names if name in self._stored), names[0])
 
     def require_floats(self, names: Iterable[str]) -> None:
         """Raise CheckpointCorrupt if one of `names`, with or without a prefix, holds no floating point numbers."""
@@ -111,21 +115,32 @@ class CheckpointTensors:
 
     def require(self) -> None:
         """Raise CheckpointCorrupt if a requested tensor is missing or misshapen."""
-        self.check(re.compile(""))
+        findings = {MISSHAPEN: self._misshapen, MISSING: self._missing}
+        fix = "Compare config.json and the weights with the original, or download the checkpoint again."
+        self.refuse(findings, fix)
 
-    def check(self, ignored: re.Pattern[str]) -> None:
-        """Raise CheckpointCorrupt if tensors are missing, misshapen, or neither requested nor `ignored`."""
-        left = sorted(name for name in self._stored if name not in self._requested and not ignored.search(name))
-        refuse_tensors(
-            self._checkpoint,
-            self._misshapen,
-            self._missing,
-            left,
-            "Compare config.json and the weights with the original, or download the checkpoint again.",
-        )
+    def refuse(self, findings: Mapping[str, Iterable[str]], fix: str) -> None:
+        """Raise CheckpointCorrupt with the first names of the first of the `findings` that has any."""
+        for finding, names in findings.items():
+            if names := sorted(names):
+                if finding == MISSING:
+                    self._refuse_wrapped(names)
+                raise CheckpointCorrupt(f"{file_names(self._checkpoint)} {finding}: {first_names(names)}.", fix)
+
+    def _refuse_wrapped(self, missing: Sequence[str]) -> None:
+        """Raise CheckpointCorrupt if most of the `missing` tensors are stored behind the prefix of a wrapper."""
+        for prefix in WRAPPERS:
+            inner = {name.replace(prefix, "", 1) for name in self._stored if prefix in name}
+            bare = {name.partition(".")[2] for name in inner}  # without the prefix of the base model
+            found = [name for name in missing if name in inner | bare or name.partition(".")[2] in inner]
+            if 2 * len(found) > len(missing):
+                raise CheckpointCorrupt(
+                    f"{file_names(self._checkpoint)} {MISSING}, because it was saved in a wrapper: {prefix!r} stands "
+                    f"before the names of {first_names(found)}.",
+                    f"Save the model inside the wrapper by its save_pretrained, or strip {prefix!r} from all names.",
+                )
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
-        self._requested.add(name)
         stored = self._stored.get(name)
         if stored is None:
             self._missing.append(name)
@@ -150,20 +165,10 @@ class CheckpointTensors:
         return array
 
 
-def refuse_tensors(
-    checkpoint: Checkpoint, misshapen: Sequence[str], missing: Sequence[str], unknown: Sequence[str], fix: str
-) -> None:
-    """Raise CheckpointCorrupt if there are any such tensors, with the first names of the first kind that there is."""
-    findings = {
-        "has tensors of other shapes than config.json says": misshapen,
-        "lacks tensors": missing,
-        "has unknown tensors": unknown,
-    }
-    for finding, names in findings.items():
-        if names:
-            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-            shown = ", ".join(_short(name) for name in names[:NAMES_SHOWN])
-            raise CheckpointCorrupt(f"{file_names(checkpoint)} {finding}: {shown}{more}.", fix)
+def first_names(names: Sequence[str]) -> str:
+    """Return the first of `names` for a message, and the number of the others."""
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(map(_short, names[:NAMES_SHOWN])) + more
 
 
 def file_names(checkpoint: Checkpoint) -> str:

@@ -89,19 +89,6 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(copy: Copy, family:
     assert f"not {shape}" in message
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_unknown_tensor_is_named(copy: Copy, family: str) -> None:
-    folder, name = copy(family), "decoder.layers.0.adapter.weight"
-    edit_tensors(folder, lambda tensors: tensors | {name: next(iter(tensors.values())).clone()})
-    assert "unknown" in refused(CheckpointCorrupt, name, lambda: build(folder))
-
-
-def test_a_tensor_with_an_endless_name_is_cut_in_the_message(copy: Copy) -> None:
-    folder = copy("gpt2")
-    edit_tensors(folder, lambda tensors: tensors | {"x" * 100_000: tensors["transformer.ln_f.bias"].clone()})
-    refused(CheckpointCorrupt, "xxx", lambda: build(folder))
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize(("family", "name"), EACH_TENSOR)
 def test_weights_that_are_not_finite_are_named(copy: Copy, family: str, name: str, value: float) -> None:

@@ -6,7 +6,6 @@ Names and formulas follow transformers' {Bart,MBart,M2M100,Pegasus}ForConditiona
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,8 +32,6 @@ from hfx.exporter.graph.blocks import (
 from hfx.exporter.tensors import CheckpointTensors
 
 EPSILON = 1e-5  # torch's default; the configs have no field for it
-# A tied head, fairseq's leftovers in old checkpoints, and M2M100's table of positions, which is always computed.
-IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)(en|de)coder\.(version|embed_positions\.weights)$")
 
 
 def sinusoids(start: int, stop: int, hidden: int) -> FloatArray:
@@ -90,7 +87,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     weight = target.table if tied else tensors.parameter("lm_head.weight", vocabulary, reader.hidden)
     head = Head(Linear("lm_head", weight, bias), target if tied else None)
     wide = reader.variant.pre_norm  # no norm bounds its residual stream
-    tensors.check(IGNORED)
+    tensors.require()
     return Net("bart", decoder, head, config.size("max_position_embeddings"), encoder, wide)
 
 
@@ -119,7 +116,6 @@ class _Reader:
         copies = [target, "lm_head.weight"] if self.tied else [target]
         if self.config.get("share_encoder_decoder_embeddings") in (True, None):
             if not self.config.tied and not self.config.written_by_4:
-                self.tensors.first(self.root + "shared.weight")
                 return self.embedding(source, vocabulary), self.embedding(target, vocabulary)
             name = self.config.one_table(self.tensors, self.root + "shared.weight", source, *copies)
             shared = self.embedding(name, vocabulary)

@@ -6,14 +6,12 @@ Names and formulas follow transformers' GPT2LMHeadModel.
 from __future__ import annotations
 
 import math
-import re
 
 from hfx.exporter.families.family import Config, Family
 from hfx.exporter.graph.blocks import Attention, FeedForward, Layer, Linear, Net, Norm, Stack
 from hfx.exporter.tensors import CheckpointTensors
 
 FEED_FORWARD_FACTOR = 4  # n_inner's default, in hidden sizes
-IGNORED = re.compile(r"\.attn\.(masked_)?bias$|^lm_head\.weight$")  # causal masks, and the tied head
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
@@ -30,7 +28,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
         layers=tuple(reader.layer(index) for index in range(config.layers("n_layer"))),
         final_norm=reader.norm(root + "ln_f"),
     )
-    tensors.check(IGNORED)
+    tensors.require()
     return Net("gpt2", stack, head, positions)
 
 

@@ -5,8 +5,6 @@ Names and formulas follow transformers' GPTNeoXForCausalLM.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from hfx.exporter.families.family import Config, Family
@@ -15,8 +13,6 @@ from hfx.exporter.graph.blocks import Attention, FeedForward, Layer, Linear, Net
 from hfx.exporter.tensors import CheckpointTensors
 
 HEADS = ("embed_out.weight", "lm_head.weight")
-# The tied head, causal masks, and rotary frequencies, which are computed.
-IGNORED = re.compile(r"^(embed_out|lm_head)\.weight$|\.attention\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
@@ -30,7 +26,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
         final_norm=reader.norm(root + "final_layer_norm"),
         parallel=config.flag("use_parallel_residual"),
     )
-    tensors.check(IGNORED)
+    tensors.require()
     return Net("gpt_neox", stack, head, reader.positions)
 
 

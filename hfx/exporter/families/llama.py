@@ -5,7 +5,6 @@ Names and formulas follow transformers' {Gemma3,Llama,Ministral,Mistral,Qwen2,Qw
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from hfx.exporter.families.family import Config, Family
@@ -23,7 +22,6 @@ from hfx.exporter.graph.blocks import (
 )
 from hfx.exporter.tensors import CheckpointTensors
 
-IGNORED = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")  # the tied head, and frequencies, which are computed
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -89,7 +87,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
         layers=tuple(reader.layer(f"{root}layers.{index}.", index) for index in range(len(reader.kinds))),
         final_norm=reader.norm(root + "norm"),
     )
-    tensors.check(IGNORED)
+    tensors.require()
     return Net("llama", stack, head, reader.positions, wide_residual=True)
 
 

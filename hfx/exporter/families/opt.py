@@ -5,8 +5,6 @@ Names and formulas follow transformers' OPTForCausalLM.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from hfx.exporter.families.family import Config, Family
@@ -25,7 +23,6 @@ from hfx.exporter.tensors import CheckpointTensors
 
 EPSILON = 1e-5  # torch's default; the config has no field for it
 FIRST_POSITION = 2  # the row of the first position in the table
-IGNORED = re.compile(r"^lm_head\.weight$|(^|\.)decoder\.version$")  # the tied head, and a leftover of fairseq
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
@@ -52,7 +49,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
         pre_norm=pre_norm,
         final_norm=reader.norm(root + "final_layer_norm") if pre_norm else None,
     )
-    tensors.check(IGNORED)
+    tensors.require()
     return Net("opt", stack, head, positions)
 
 

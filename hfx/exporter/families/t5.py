@@ -5,7 +5,6 @@ Names and formulas follow transformers' T5ForConditionalGeneration.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import partial
 
@@ -32,10 +31,6 @@ from hfx.exporter.tensors import CheckpointTensors
 # A T5 has no built-in limit of length; this is its length in training if the config doesn't state it.
 TRAINED_LENGTH = 512
 FEWEST_BUCKETS = 4  # two directions, each with a near and a far bucket
-# A tied head, and a table in old checkpoints that no T5 reads.
-IGNORED = re.compile(
-    r"^lm_head\.weight$|^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$"
-)
 
 
 def read(config: Config, tensors: CheckpointTensors) -> Net:
@@ -47,7 +42,7 @@ def read(config: Config, tensors: CheckpointTensors) -> Net:
     if config.scaled:  # the last norm scales the hidden state
         decoder = replace(decoder, final_norm=reader.norm("decoder.final_layer_norm", reader.hidden**-0.5))
     encoder = reader.stack("encoder", embedding, reader.encoder_layers, two_sided=True)
-    tensors.check(IGNORED)
+    tensors.require()
     return Net("t5", decoder, head, reader.length, encoder, wide_residual=True)
 
 

@@ -42,6 +42,7 @@ def test_memory_is_needed_for_every_value_as_a_float_and_for_the_libraries(
 def test_an_export_without_the_memory_writes_nothing(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = checkpoint.parent / "repository"
     options = ExportOptions(name="m", task="text-classification", precision="fp32", device="cpu", repository=repository)
+    tiny_checkpoints.save(checkpoint, tiny_checkpoints.bert())
     plan = pipeline.make_plan(open_checkpoint(str(checkpoint)), options)
     monkeypatch.setattr(load, "available_memory", lambda: 1)
     with pytest.raises(MemoryShort):

@@ -109,6 +109,10 @@ class Embedder(EncoderKind):
     def pools_prompt(self) -> bool:
         return self.pooling.pools_prompt
 
+    @property
+    def pooler_tensors(self) -> tuple[str, ...]:
+        return tuple("linear." for layer in self.pooling.layers if layer.kind == "Dense" and not layer.path)
+
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
         model, _ = super().load_model(checkpoint, tokenizer)
         return model, make_pooler(self.pooling, checkpoint)

@@ -229,6 +229,11 @@ class EncoderKind(ABC):
         """Whether a text without tokens has an answer."""
         return False
 
+    @property
+    def pooler_tensors(self) -> tuple[str, ...]:
+        """The beginnings of the names of tensors that the pooler reads from the model's own files."""
+        return ()
+
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
         """Return what this kind adds to settings.json of the tokenizing step."""
         if self.prompts is None:
