@@ -29,7 +29,7 @@ from hfx.front.response import log_line
 from hfx.front.settings import MESSAGE_BYTES, Settings, State, Tls
 from hfx.front.shadow import Shadow, ShadowedUpstream
 from hfx.front.upstream import Upstream
-from hfx.memory import memory_limit
+from hfx.memory import keep_little_freed_memory, memory_limit
 
 NEVER_SECONDS = 1 << 30
 TICK_SECONDS = 1.0
@@ -65,6 +65,7 @@ def main() -> None:
     background = None
     if settings.background is not None:
         background = _config(Background(app, settings.background_requests), settings)
+    keep_little_freed_memory()
     Server(config, background, settings, app, upstream, idle).run()
 
 
@@ -165,6 +166,7 @@ class Server(uvicorn.Server):
         with suppress(OSError):  # the watching process may be stopped, and read nothing
             self._control.send(b".")
         self._reload_files()
+        self._app.in_progress.give_back_memory()
         for connection in list(self.server_state.connections):
             if isinstance(connection, ClientConnection):
                 connection.check(loop.time())

@@ -223,12 +223,12 @@ class App:
         if request.has_binary_tensors:
             request.json_size = json_length(request.headers[HEAD_LENGTH], body)
         size = request.json_size
-        reserve(await self.large_bodies.read(request.client, size, check_json, body[:size]))
+        reserve(await self.large_bodies.read(size, check_json, body[:size]))
         return False
 
     async def _answer_dialect(self, request: ClientRequest) -> bool:
         """Answer a request in a dialect, which may use a path of Triton's."""
-        read = partial(self.large_bodies.read, request.client, request.json_size)
+        read = partial(self.large_bodies.read, request.json_size)
         if request.endpoint == b"infer" and not request.has_binary_tensors:
             request.target = await self._dialects.claim(request.path, request.body, read)
         if request.target is None:
@@ -249,9 +249,9 @@ class App:
             size = request.json_size
             name = request_name() if len(request.body) > LARGE_INFER else ""
             json_size = size if request.has_binary_tensors else None
-            request.body, request.json_size = await read(client, size, binary_request, request.body, json_size, name)
+            request.body, request.json_size = await read(size, binary_request, request.body, json_size, name)
         size = request.json_size
-        await read(client, size, refuse_cancellation, request.body[:size])
+        await read(size, refuse_cancellation, request.body[:size])
         is_metrics = request.path == METRICS
         upstream = self._triton_metrics if is_metrics else self._upstream
         sent = upstream.sent(request.method.encode(), request.path, request.body, forwarded_headers(request), client)
