@@ -17,7 +17,7 @@ from hfx.exporter.load import first_lines
 from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.slow_tokenizers import as_fast
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tokenizer_checks import PROBE, TOKENIZER_FILE, try_built, try_files
+from hfx.exporter.tokenizer_checks import PROBE, TOKENIZER_FILE, compare_built, try_built, try_files
 from hfx.exporter.transformers_versions import keep_tokenizer_file
 
 # The keys by which a tokenizer's config can name files of its own.
@@ -43,9 +43,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             )
             if not file.is_file():
                 tokenizer = as_fast(tokenizer, checkpoint.view)
-                try_built(checkpoint, tokenizer)
             if tokenizer.is_fast:
                 keep_tokenizer_file(tokenizer, checkpoint)
+                try_built(checkpoint, tokenizer)
+                if not file.is_file():
+                    compare_built(checkpoint, tokenizer)
             tokenizer(PROBE, verbose=False)
     except SourceError:
         raise

@@ -9,12 +9,11 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
-from hfx.exporter.config_file import AGAIN
+from hfx.exporter.config_file import AGAIN, TOKENIZER_CONFIG, read_optional_json
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.slow_tokenizers import (
     MARIAN_MODELS,
@@ -28,7 +27,7 @@ from hfx.exporter.slow_tokenizers import (
     steps_before,
 )
 from hfx.exporter.source import Checkpoint
-from hfx.exporter.tokenizer_trial import BYTES, SECONDS, TrialFailed, TrialStopped, TrialUnread, try_tokenizer
+from hfx.exporter.tokenizer_trial import BYTES, Error, try_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
@@ -45,9 +44,19 @@ HARD_FOR_SENTENCEPIECE = (
     "0,1,2, 3,000,000, ,4",
     "a" * 37 + " " + "ab" * 19 + " " * 11 + "\u754c" * 7,
 )
+# Seconds of processor time. Reading a vocabulary of 250,000 pieces takes 2 s, and the texts less than 1 s; compiling
+# such a vocabulary, and comparing the result, takes 14 s.
+SECONDS, LONG_SECONDS = 30, 180
 ROUNDING = 1e-5  # the relative rounding error of sums of scores in float32
 MOST_SYMBOLS = 50  # at most this many user-defined symbols of a model are tried
-MOST_BLANKS, BLANK_LENGTH = 4, 5  # added tokens of white space that are tried, and how many of them in a row
+# The files whose texts may become tokens, or parts of texts.
+BESIDE = (
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "config.json",
+    "config_sentence_transformers.json",
+)
 
 
 def try_files(checkpoint: Checkpoint) -> None:
@@ -59,27 +68,52 @@ def try_files(checkpoint: Checkpoint) -> None:
     file = checkpoint.view / TOKENIZER_FILE
     models = sorted(path for path in checkpoint.view.iterdir() if path.suffix in (".model", ".spm"))
     needed = () if file.is_file() else (*MODELS, *MARIAN_MODELS)
+    texts = [*_texts(), *_strings(checkpoint.folder)]
     for path in (file, *models) if file.is_file() else models:
-        try:
-            _tokens(checkpoint, path, [*_texts(), *_blank_texts(path)])
-        except TrialUnread:  # for other files, transformers gives the reason
+        error, what = try_tokenizer(SECONDS, texts, path)
+        if error == Error.UNREAD:  # for other files, transformers gives the reason
             if path.name in needed:
-                raise CheckpointCorrupt(
-                    f"{checkpoint.folder / path.name} is not a SentencePiece model.", AGAIN
-                ) from None
+                raise CheckpointCorrupt(f"{checkpoint.folder / path.name} is not a SentencePiece model.", AGAIN)
+        elif error:
+            _refuse(checkpoint, error, what, SECONDS)
 
 
 def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
-    """Try a tokenizer that was built from other files than a tokenizer.json.
+    """Try `tokenizer`, which transformers may have built otherwise than tokenizer.json says, or without this file.
 
-    Raises CheckpointUnsafe, CheckpointCorrupt, and CheckpointUnsupported if it differs from the sentencepiece library.
+    Raises CheckpointUnsafe and CheckpointCorrupt.
     """
-    if not tokenizer.is_fast:
-        return
+    _try_built(checkpoint, tokenizer, [*_texts(), *_strings(checkpoint.folder)], SECONDS)
+
+
+def try_long_texts(checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> None:
+    """Try `tokenizer` on the edge cases of a model that reads `max_length` tokens, if these are longer than others.
+
+    Raises CheckpointUnsafe and CheckpointCorrupt.
+    """
+    if max_length > TRIED_LENGTH:
+        _try_built(checkpoint, tokenizer, edge_texts(max_length), LONG_SECONDS)
+
+
+def _try_built(checkpoint: Checkpoint, tokenizer: Any, texts: Sequence[str], seconds: int) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         file.write(tokenizer.backend_tokenizer.to_str())
         file.flush()
-        _tokens(checkpoint, Path(file.name), [*_texts(), *_blank_texts(Path(file.name))])
+        tried(checkpoint, seconds, texts, Path(file.name))
+
+
+def tried(
+    checkpoint: Checkpoint, seconds: int, texts: Sequence[str], file: Path, target: Path | None = None, count: int = 0
+) -> Any:
+    """Return the answer of try_tokenizer. Raises CheckpointUnsafe and CheckpointCorrupt."""
+    error, answer = try_tokenizer(seconds, texts, file, target, count)
+    if error:
+        _refuse(checkpoint, error, answer, seconds)
+    return answer
+
+
+def compare_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
+    """Raise CheckpointUnsupported if a tokenizer that was built without a tokenizer.json differs from sentencepiece."""
     marian = checkpoint.view / MARIAN_MODELS[0]
     used = model_file(checkpoint.view) or (marian if marian.is_file() else None)
     if used is not None:
@@ -90,35 +124,37 @@ def _texts() -> list[str]:
     return [PROBE, *bundled_texts(), *edge_texts(TRIED_LENGTH), *HARD_FOR_SENTENCEPIECE]
 
 
-def _blank_texts(file: Path) -> list[str]:
-    """Return texts of sequences of the added white-space tokens in a tokenizer.json.
+def _strings(folder: Path) -> list[str]:
+    """Return the names and texts in the small files beside a tokenizer: added tokens, prompts, labels, templates."""
+    texts: list[str] = []
+    pending: list[Any] = [read_optional_json(folder / name) for name in BESIDE]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            texts.append(value.encode(errors="ignore").decode())  # JSON may spell half a surrogate pair
+        elif isinstance(value, dict | list):
+            pending += [*value, *value.values()] if isinstance(value, dict) else value
+    return texts
 
-    The tokenizers library panics if one of these tokens takes the spaces before it and another the spaces after it.
-    """
-    try:
-        tokens = json.loads(file.read_bytes())["added_tokens"]
-        blanks = [token["content"] for token in tokens if token["content"].isspace()][:MOST_BLANKS]
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return []  # no tokenizer, or one in another format: the trial reports it
-    lengths = range(1, BLANK_LENGTH + 1) if blanks else ()
-    return ["".join(("x", *row)) for length in lengths for row in product([*blanks, "x"], repeat=length)]
 
-
-def _tokens(checkpoint: Checkpoint, file: Path, texts: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of `texts` by `file`. Raises TrialUnread, CheckpointUnsafe and CheckpointCorrupt."""
-    try:
-        return try_tokenizer(file, texts)
-    except TrialStopped:
+def _refuse(checkpoint: Checkpoint, error: Error, what: Any, seconds: int) -> NoReturn:
+    """Raise CheckpointUnsafe or CheckpointCorrupt for an error that a trial of `seconds` ended with."""
+    tokenizer = f"The tokenizer of {checkpoint.folder}"
+    if error == Error.STOPPED:
         raise CheckpointUnsafe(
-            f"The tokenizer of {checkpoint.folder} crashes or takes {SECONDS} s or {BYTES >> 30} GB for short texts.",
+            f"{tokenizer} crashes, or takes {seconds} s or {BYTES >> 30} GB for texts that every export reads.",
             "It is hostile or broken, such as by a normalizer or a pattern; use a checkpoint that you trust.",
-        ) from None
-    except TrialFailed as error:
-        raise CheckpointCorrupt(
-            f"The tokenizer of {checkpoint.folder} fails on a text: {error}.",
-            "Its added tokens may take each other's spaces (lstrip, rstrip). Save it again with others, or as it is: "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
-        ) from None
+        )
+    if error == Error.HAS_BAD_TOKEN:
+        raise CheckpointUnsafe(
+            f"{tokenizer} {what}: a text of some characters could take all memory.",
+            "Remove the token from tokenizer.json and tokenizer_config.json, or set normalized, lstrip and rstrip to "
+            "false.",
+        )
+    raise CheckpointCorrupt(
+        f"{tokenizer} can't be read." if error == Error.UNREAD else f"{tokenizer} fails on a text: {what}.",
+        "Save it again: AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER).",
+    )
 
 
 def _compare(checkpoint: Checkpoint, tokenizer: Any, file: Path) -> None:
@@ -133,7 +169,7 @@ def _compare(checkpoint: Checkpoint, tokenizer: Any, file: Path) -> None:
     texts = [*_texts(), *(f"{symbol} a{symbol}b {symbol}{symbol}" for symbol in symbols)]
     texts = [text for text in texts if not any(token in text for token in added)]
     before = normalizers.Sequence(steps_before(tokenizer))
-    by_library = _tokens(checkpoint, file, [before.normalize_str(text) for text in texts])
+    by_library = tried(checkpoint, SECONDS, [before.normalize_str(text) for text in texts], file)
     ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
     ids |= {symbol: ids[character] for symbol, character in stand_ins(model).items() if character in ids}
     otherwise = pieces_read_otherwise(tokenizer, model, ids, file.parent)

@@ -1,108 +1,142 @@
-"""Try an untrusted tokenizer in a separate process, with little time and memory, before it is used.
+"""Use an untrusted tokenizer in a separate process, with little time and memory, before it is used in this one.
 
 A pattern in a tokenizer.json can take years for a short text, and a normalizer can make gigabytes of it. The
-sentencepiece library, in C++, can crash on a crafted model (CVE-2026-1260). Run as a script, this file is the separate
-process: it imports nothing but the library that reads the file.
+sentencepiece library, in C++, can crash on a crafted model (CVE-2026-1260). The separate process runs this module: it
+answers lines of JSON, {"seconds", "texts", "file", "target", "generated"}, until its stdin ends.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from enum import StrEnum, auto
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-SECONDS = 30  # of processor time; reading a vocabulary of 250,000 pieces takes 2 s, and the texts less than 1 s
-WALL_SECONDS = 4 * SECONDS  # on a busy machine
+from hfx.process import JsonChild, Messages
+from hfx.python_backends.tokenizer_file import BadToken, added_forms, open_tokenizer
+
+WALL_FACTOR = 4  # on a busy machine
 BYTES = 4 << 30
 MOST_ANSWERED = 64 << 20  # bytes of tokens; the tokens of the gate's texts take 200 KB
-CANT_TOKENIZE, CANT_READ, TOO_MUCH = 3, 4, 5  # exit status
+MOST_IDLE = 256 << 10  # KB; a process that has had more memory is not used again
+ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
+
+_idle: list[tuple[JsonChild, Messages]] = []
 
 
-class TrialUnread(Exception):
-    """The file is no tokenizer."""
+class Error(StrEnum):
+    """Why a tokenizer gave no answer."""
+
+    UNREAD = auto()  # the file is no tokenizer
+    HAS_BAD_TOKEN = auto()
+    FAILED = auto()
+    STOPPED = auto()  # it crashed, or took too much time or memory
 
 
-class TrialFailed(Exception):
-    """The tokenizer failed with an error; the exception's text is the library's."""
+def try_tokenizer(
+    seconds: int, texts: Sequence[str], file: Path, target: Path | None = None, generated: int = 0
+) -> tuple[Error | None, Any]:
+    """Return the tokens of `texts` by `file`, a tokenizer.json or a SentencePiece model, within `seconds` and BYTES.
 
-
-class TrialStopped(Exception):
-    """The tokenizer crashed, or took too much time or memory."""
-
-
-def try_tokenizer(file: Path, texts: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of `texts` by `file`, a tokenizer.json or a SentencePiece model, within SECONDS and BYTES.
-
-    Raises TrialUnread, TrialFailed and TrialStopped.
+    With a `target`, a tokenizer.json is compiled to it, and compared on `texts` and on `generated` texts; the answer is
+    the reason why there is no compiled tokenizer, which is empty if there is one. If there is an error, the answer says
+    what the tokenizer has, or what the library's error was.
     """
-    from hfx.process import ends_with_parent  # here, because the script must not import it
-
-    command = ends_with_parent((sys.executable, "-I", __file__, str(file)))
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
+    while _idle and _idle[-1][0].process.poll() is not None:  # it ends with the thread that started it
+        _idle.pop()
+    child, messages = _idle.pop() if _idle else _started()
+    request = {"file": str(file), "target": str(target or ""), "generated": generated}
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(list(texts)).encode(),
-            capture_output=True,
-            timeout=WALL_SECONDS,
-            check=False,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired:
-        raise TrialStopped from None
-    if done.returncode == CANT_TOKENIZE:
-        raise TrialFailed(done.stdout.decode(errors="replace").strip())
-    if done.returncode == CANT_READ:
-        raise TrialUnread
-    if done.returncode:
-        raise TrialStopped
-    tokens: list[list[str]] = json.loads(done.stdout)
-    return tokens
+        child.send({"seconds": seconds, "texts": list(texts), **request})
+        _, answer = messages.get(timeout=WALL_FACTOR * seconds)
+    except queue.Empty:
+        answer = None
+    if answer is None or answer["is_last"]:
+        child.kill()
+    else:
+        _idle.append((child, messages))
+    return (answer["error"], answer["value"]) if answer else (Error.STOPPED, None)
 
 
-def _main(file: str) -> int:
+def _started() -> tuple[JsonChild, Messages]:
+    messages: Messages = queue.SimpleQueue()
+    command = (sys.executable, "-P", "-m", "hfx.exporter.tokenizer_trial")
+    return JsonChild(command, messages, env={**os.environ, **ENVIRONMENT}, stderr=subprocess.DEVNULL), messages
+
+
+def _main() -> None:
     _limit(resource.RLIMIT_AS, BYTES)
-    _limit(resource.RLIMIT_CPU, SECONDS)
     _limit(resource.RLIMIT_CORE, 0)
-    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    texts = json.load(sys.stdin)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for line in sys.stdin:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request.pop("seconds"))
+        error, value = _answer(**request)
+        is_last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MOST_IDLE
+        text = json.dumps({"error": error, "value": value, "is_last": is_last})
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if len(text) > MOST_ANSWERED:
+            sys.exit(1)
+        print(text, flush=True)
+
+
+def _answer(texts: list[str], file: str, target: str, generated: int) -> tuple[Error | None, Any]:
+    """Return what try_tokenizer returns. Raises MemoryError, which ends the process."""
     try:
-        tokens_of = _tokenizer(file) if file.endswith(".json") else _sentencepiece(file)
+        tokenizer = _checked(file) if file.endswith(".json") else None
+        tokens_of = partial(_tokens, tokenizer) if tokenizer else _sentencepiece(file)
+    except BadToken as error:
+        return Error.HAS_BAD_TOKEN, str(error).removeprefix(f"{file} ")
     except BaseException:  # panics of the libraries are not Exceptions
-        return CANT_READ
+        return Error.UNREAD, None
     try:
-        tokens = [tokens_of(text) for text in texts]
+        if not target:
+            return None, tokens_of(texts)
+        from hfx.exporter.compiled_tokenizer.proof import compile_and_compare
+
+        return None, compile_and_compare(tokenizer, Path(file), Path(target), texts, generated)
     except MemoryError:
         raise
     except BaseException as error:
-        print(str(error)[:300])
-        return CANT_TOKENIZE
-    answer = json.dumps(tokens)
-    if len(answer) > MOST_ANSWERED:
-        return TOO_MUCH
-    print(answer)
-    return 0
+        return Error.FAILED, str(error)[:300]
 
 
-def _tokenizer(file: str) -> Callable[[str], list[str]]:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(file)
+def _checked(file: str) -> Any:
+    """Return the tokenizer in `file`. Raises BadToken and ValueError."""
+    tokenizer = open_tokenizer(file)
+    for token, form in added_forms(tokenizer):
+        if form.isspace() and (token.lstrip or token.rstrip):  # each of n blanks takes up to n beside it
+            raise BadToken(f"has a blank added token, {token.content!r}, that strips blanks (lstrip, rstrip)")
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return lambda text: list(tokenizer.encode(text).tokens)
+    return tokenizer
 
 
-def _sentencepiece(file: str) -> Callable[[str], list[str]]:
+def _tokens(tokenizer: Any, texts: list[str]) -> list[list[str]]:
+    """Return the tokens of `texts`. A pair is encoded, and all tokens are decoded, to try these, too."""
+    longest = max(texts, key=len)
+    tokenizer.encode(longest, longest)
+    tokens = []
+    for text in texts:
+        encoding = tokenizer.encode(text)
+        tokenizer.decode(encoding.ids)
+        tokens.append(encoding.tokens)
+    return tokens
+
+
+def _sentencepiece(file: str) -> Callable[[list[str]], list[list[str]]]:
     from sentencepiece import SentencePieceProcessor
 
     processor = SentencePieceProcessor(model_file=file)
-    return lambda text: list(processor.encode(text, out_type=str))
+    return lambda texts: [list(processor.encode(text, out_type=str)) for text in texts]
 
 
 def _limit(kind: int, most: int) -> None:
@@ -112,4 +146,4 @@ def _limit(kind: int, most: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1]))
+    _main()

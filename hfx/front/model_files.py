@@ -30,6 +30,7 @@ from hfx.names import (
 )
 from hfx.native import is_built
 from hfx.python_backends.inputs import BYTES_PER_TOKEN, piece
+from hfx.python_backends.tokenizer_file import open_tokenizer
 
 TOKENIZER, SETTINGS, CHAT, GENERATION = "tokenizer.json", "settings.json", "chat.json", "generation.json"
 SHORT = 2000  # characters, which are tokenized in less time than a thread takes to start
@@ -188,9 +189,7 @@ def _open_compiled(file: Path) -> tuple[Any, int]:
 
 def _open_tokenizer(file: Path) -> Any:
     """Return the tokenizer, which cuts texts at the model's maximum length as the model's own step does."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = open_tokenizer(file)
     tokenizer.no_padding()
     if file.with_name(SETTINGS).exists():
         values = _read_json(file.with_name(SETTINGS))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from hfx import names
-from hfx.errors import RequestRefused, UsageError
+from hfx.errors import ModelCorrupt, RequestRefused, UsageError
 from hfx.local import (
     THREADS,
     Answer,
@@ -47,7 +47,10 @@ class LocalModel:
         self.kind = kind
         self.max_batch_size = int(config["max_batch_size"])
         self.scalars = scalar_outputs(repository, name)
-        self.encoder = open_encoder(repository / (name + names.TOKENIZE_SUFFIX) / "1")
+        try:
+            self.encoder = open_encoder(repository / (name + names.TOKENIZE_SUFFIX) / "1")
+        except (OSError, ValueError) as error:
+            raise ModelCorrupt(f"{name} can't be opened: {error}.", "Export the model again.") from error
         file = model_file(net, repository / (name + names.NET_SUFFIX) / "1")
         try:
             self.session = open_session(net, file, kind, 0)

@@ -11,11 +11,14 @@ Files = dict[str, Path]
 
 HERE = Path(__file__).resolve().parent
 
-_ENCODERS = ("checks", "encoding", "errors", "inputs", "prompts", "roles", "rows", "settings", "templates", "windows")
+_ENCODERS = (
+    *("checks", "encoding", "errors", "inputs", "prompts", "roles", "rows", "settings", "templates"),
+    *("tokenizer_file", "windows"),
+)
 
 # The packages of a generator's engine, and the modules that they need from outside.
 _GENERATOR = ("engine", "generation", "serving")
-_GENERATOR_SHARED = ("checks", "errors", "inputs", "spaces", "tasks/__init__")
+_GENERATOR_SHARED = ("checks", "errors", "inputs", "spaces", "tasks/__init__", "tokenizer_file")
 
 # The modules of the package `serving` that a relay needs; only the engine needs the others.
 _RELAY = ("__init__", "cancellation_poller", "ipc", "traces", "triton_channel")

@@ -48,6 +48,7 @@ from .roles import RoleEncoder
 from .rows import SPECIAL, Row, RowEncoder, Sequence, sequence, tensors
 from .settings import Role, Settings
 from .templates import TemplateEncoder
+from .tokenizer_file import open_tokenizer
 from .windows import WindowEncoder
 
 __all__ = ["Encoder", "Row", "Settings", "make_encoder", "open_encoder", "tensors"]
@@ -313,9 +314,7 @@ def open_encoder(folder: Path | str) -> Encoder:
 
 def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     """Return the encoder for a tokenizer file and settings, which need not be in a file yet."""
-    from tokenizers import Tokenizer  # `hfx verify --url` runs without tokenizers
-
-    tokenizer = Tokenizer.from_file(str(tokenizer_json))
+    tokenizer = open_tokenizer(tokenizer_json)
     if settings.roles:
         texts = {name: _of_role(str(tokenizer_json), settings, role) for name, role in settings.roles.items()}
         return RoleEncoder(texts, settings)
@@ -329,9 +328,7 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
 
 
 def _of_role(tokenizer_json: str, settings: Settings, role: Role) -> TextEncoder:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(tokenizer_json)
+    tokenizer = open_tokenizer(tokenizer_json)
     if role.looks_up:
         tokenizer.post_processor = None
     length = role.length - (role.marker is not None)

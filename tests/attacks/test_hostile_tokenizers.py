@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
-from hfx.exporter import tokenizer_trial
+from hfx.exporter import tokenizer_checks
+from hfx.exporter.encoder import one_hop
 from hfx.exporter.parity_texts import bundled_texts
 from hfx.exporter.slow_tokenizers import read_model
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
+from hfx.exporter.tokenizer_checks import try_long_texts
+from hfx.front import model_files
+from hfx.python_backends.encoding import make_encoder
+from hfx.python_backends.errors import ModelDamaged
+from hfx.python_backends.generation import generator
+from hfx.python_backends.settings import Settings
 from tests.attacks.damage import edit_json, load, plan, refused
 from tests.unit.exporter.test_slow_tokenizers import train
 
@@ -56,17 +66,110 @@ def test_a_tokenizer_that_is_no_tokenizer_is_corrupt(folder: Path, content: byte
     refused(CheckpointCorrupt, folder, lambda: read(folder))
 
 
-def test_added_tokens_that_strip_overlapping_spaces_are_corrupt(folder: Path) -> None:
-    """The tokenizers library panics on some rows of them."""
-    file = folder / "tokenizer.json"
-    content = json.loads(file.read_text())
-    words = content["model"]["vocab"]
-    usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-    for text, side in ((" ", "lstrip"), ("\t", "rstrip"), ("  ", "rstrip")):
-        content["added_tokens"].append({"id": len(words), "content": text, **usual, side: True})
-        words[text] = len(words)
-    file.write_text(json.dumps(content))
-    assert "bad split" in refused(CheckpointCorrupt, folder, lambda: read(folder))
+USUAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+WORD = {"content": "abc", "single_word": True}  # beside a token that matches the empty text, `a` takes all memory
+FOLLOWED = "PreTrainedTokenizerFast"  # with this class, transformers follows tokenizer.json
+
+
+def sequence(*normalizers: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(normalizers)}
+
+
+def add_tokens(folder: Path, *tokens: dict[str, Any], in_config: bool = False, **parts: Any) -> None:
+    """Add tokens to tokenizer.json or tokenizer_config.json, and set `parts` of tokenizer.json."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    first = len(content["model"]["vocab"])
+    if in_config:
+        added = {str(first + at): USUAL | token for at, token in enumerate(tokens)}
+        edit_json(folder / "tokenizer_config.json", added_tokens_decoder=added)
+    else:
+        parts["added_tokens"] = [
+            *content["added_tokens"],
+            *({"id": first + at, **USUAL, **token} for at, token in enumerate(tokens)),
+        ]
+    edit_json(folder / "tokenizer.json", **parts)
+    edit_json(folder / "tokenizer_config.json", tokenizer_class=FOLLOWED)
+
+
+def write_endless(folder: Path) -> None:
+    """Write a WordPiece of letters with a token that its normalizer turns into nothing, and a token of whole words."""
+    vocabulary = {token: at for at, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"))}
+    model = json.loads((folder / "tokenizer.json").read_text())["model"] | {"vocab": vocabulary}
+    edit_json(folder / "tokenizer.json", model=model)
+    add_tokens(folder, {"content": "  "}, WORD, normalizer=STRIP, pre_tokenizer=None)
+
+
+def test_an_export_with_3_gb_refuses_a_token_of_which_the_normalizer_leaves_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_endless(folder)
+    run = "import sys; from hfx.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", run, "export", str(folder), "--name", "x", "--repository", str(tmp_path / "out")]
+    limited = ["bash", "-c", 'ulimit -v 3145728; exec "$@"', "bash", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3, done.stderr
+    assert f"{folder} has the added token '  '" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "normalizer", "in_config"),
+    [
+        (["  "], STRIP, False),
+        (["  "], sequence(sequence(sequence(STRIP))), False),
+        (["  "], STRIP, True),
+        (["film"], {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": ""}, False),
+        (["\u0301"], sequence({"type": "NFD"}, {"type": "StripAccents"}), True),
+    ],
+    ids=["strip", "nested", "in tokenizer_config.json", "replaced", "accents"],
+)
+def test_an_added_token_that_matches_the_empty_text_is_unsafe(
+    folder: Path, tokens: list[str], normalizer: dict[str, Any], in_config: bool
+) -> None:
+    add_tokens(folder, *({"content": text} for text in tokens), WORD, normalizer=normalizer, in_config=in_config)
+    assert repr(tokens[0]) in refused(CheckpointUnsafe, folder, lambda: read(folder))
+
+
+@pytest.mark.parametrize("side", ["lstrip", "rstrip"])
+@pytest.mark.parametrize("blank", [" ", "\t\u00a0"])
+def test_a_blank_added_token_that_strips_blanks_is_unsafe(folder: Path, side: str, blank: str) -> None:
+    """Of n blanks, each takes those beside it: 32,768 blanks take 10 GB."""
+    add_tokens(folder, {"content": blank, side: True})
+    assert repr(blank) in refused(CheckpointUnsafe, folder, lambda: read(folder))
+
+
+def test_blank_added_tokens_that_stay_blank_are_read(folder: Path) -> None:
+    """Those of CodeGen and GPT-NeoX are runs of spaces, normalized, and no normalizer strips them."""
+    add_tokens(folder, {"content": "  "}, {"content": "   "}, WORD, normalizer={"type": "NFC"})
+    tokenizer = read(folder)
+    assert tokenizer.tokenize("the   cat  abc") == ["the", "   ", "cat", "  ", "abc"]
+
+
+def open_for_front(folder: Path) -> object:
+    return model_files._open_tokenizer(folder / "tokenizer.json")
+
+
+def open_for_encoder(folder: Path) -> object:
+    return make_encoder(folder / "tokenizer.json", Settings("text-classification", 64, (64,)))
+
+
+def open_for_generator(folder: Path) -> object:
+    return generator._tokenizer(folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("opened", "error"),
+    [(open_for_front, ValueError), (open_for_encoder, ValueError), (open_for_generator, ModelDamaged)],
+)
+def test_a_served_tokenizer_with_an_empty_token_is_refused_before_a_text_is_read(
+    folder: Path, opened: Callable[[Path], object], error: type[Exception]
+) -> None:
+    write_endless(folder)
+    with pytest.raises(error) as caught:
+        opened(folder)
+    assert "'  '" in str(caught.value) and str(folder / "tokenizer.json") in str(caught.value)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.999])
@@ -168,25 +271,71 @@ def replacing(content: str, times: int) -> dict[str, Any]:
     return {"normalizer": {"type": "Sequence", "normalizers": [step] * times}}
 
 
+def growing(text: str) -> dict[str, Any]:
+    """Return a normalizer that makes 10**12 characters of `text`, and changes nothing else."""
+    return sequence(*[{"type": "Replace", "pattern": {"String": text}, "content": text * 1000}] * 4)
+
+
+RARE = "\ue123"  # no text of an export has it
 BACKTRACKING = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+PAIR = [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]
+DECODER = {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": "x" * 1000}
+
+
+def template(**forms: Any) -> dict[str, Any]:
+    usual = {"single": [PAIR[0]], "pair": PAIR}
+    return {"type": "TemplateProcessing", "special_tokens": {}, **usual, **forms}
 
 
 @pytest.mark.parametrize(
-    ("parts", "kind", "said"),
+    ("parts", "kind"),
     [
-        ({"pre_tokenizer": BACKTRACKING}, CheckpointCorrupt, "retry-limit"),
-        (replacing("x" * 1000, 4), CheckpointUnsafe, "GB for short texts"),
-        (replacing("xy", 19), CheckpointUnsafe, " s or "),
+        ({"pre_tokenizer": BACKTRACKING}, CheckpointCorrupt),
+        (replacing("x" * 1000, 4), CheckpointUnsafe),
+        (replacing("xy", 19), CheckpointUnsafe),
+        ({"normalizer": sequence(*[{"type": "Prepend", "prepend": "x" * 100_000}] * 50)}, CheckpointUnsafe),
+        ({"post_processor": template(single=[PAIR[0]] * 20_000)}, CheckpointUnsafe),
+        ({"post_processor": template(pair=PAIR * 20_000)}, CheckpointUnsafe),
+        ({"decoder": {"type": "Sequence", "decoders": [DECODER] * 4}}, CheckpointUnsafe),
     ],
-    ids=["backtracks", "grows", "takes long"],
+    ids=["backtracks", "grows", "takes long", "prepends", "repeats texts", "repeats pairs", "decodes"],
 )
-def test_a_pattern_or_normalizer_without_bounds_is_refused(
-    folder: Path, parts: dict[str, Any], kind: type[SourceError], said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_tokenizer_without_bounds_is_refused(
+    folder: Path, parts: dict[str, Any], kind: type[SourceError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "s or" in said:
-        monkeypatch.setattr(tokenizer_trial, "WALL_SECONDS", 2)
+    monkeypatch.setattr(tokenizer_checks, "SECONDS", 2)
     edit_json(folder / "tokenizer.json", **parts)
-    assert said in refused(kind, folder, lambda: read(folder))
+    refused(kind, folder, lambda: read(folder))
+
+
+def test_an_added_token_of_the_config_that_grows_without_bounds_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers normalizes it when it loads the tokenizer."""
+    monkeypatch.setattr(tokenizer_checks, "SECONDS", 2)
+    add_tokens(folder, {"content": RARE}, normalizer=growing(RARE), in_config=True)
+    refused(CheckpointUnsafe, folder, lambda: read(folder))
+
+
+def test_a_tokenizer_that_grows_for_generated_texts_alone_is_refused_by_the_proof(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary[RARE] = vocabulary.pop("good")
+    add_tokens(folder, model=content["model"], normalizer=growing(RARE))
+    decided, tokenizer = plan(folder), read(folder)
+    monkeypatch.setattr(one_hop, "LONG_SECONDS", 2)
+    refused(CheckpointUnsafe, folder, lambda: one_hop.compile_and_prove(decided, tokenizer, []))
+
+
+def test_a_tokenizer_that_grows_too_much_for_texts_of_the_models_length_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_tokens(folder, normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "x" * 2000})
+    checkpoint, tokenizer = open_checkpoint(str(folder)), read(folder)
+    monkeypatch.setattr(tokenizer_checks, "LONG_SECONDS", 2)
+    refused(CheckpointUnsafe, folder, lambda: try_long_texts(checkpoint, tokenizer, 1 << 17))
 
 
 def crashing_model(file: Path) -> None:

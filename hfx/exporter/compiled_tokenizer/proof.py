@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hfx.exporter.compiled_tokenizer import NotCompiled, compile_tokenizer
 from hfx.native.tokenizers import CompiledTokenizer
 
 BATCH = 20_000
@@ -48,6 +50,20 @@ SENTENCES = (
     "def f(x):\n    return x**2 + 1  # \t100%\r\n\n\nhttps://example.com/a?b=c&d=%20 me@host.org",
     "👩‍👩‍👧‍👦 loves 🇩🇪 and 👍🏽!!! ﬁne ½ ① Ⅷ ＡＢＣ x²+y² ﷺ ㎏",
 )
+
+
+def compile_and_compare(tokenizer: Any, source: Path, target: Path, texts: Sequence[str], count: int) -> str:
+    """Compile `tokenizer`, of the tokenizer.json `source`, to `target`; compare both on `texts` and `count` others.
+
+    Returns why there is no compiled tokenizer that gives the same ids; empty if there is one.
+    """
+    try:
+        target.write_bytes(compile_tokenizer(source))
+    except NotCompiled as reason:
+        return str(reason)
+    compared = chain(texts, islice(generated(tokenizer), count))
+    difference = first_difference(CompiledTokenizer(target), tokenizer, compared)
+    return "" if difference is None else f"the compiled tokenizer gives other ids for {difference!r}"
 
 
 def first_difference(

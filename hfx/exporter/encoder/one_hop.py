@@ -9,7 +9,6 @@ import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hfx import native
 from hfx.errors import NativeMissing
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import write_tokenizer_json
+from hfx.exporter.tokenizer_checks import LONG_SECONDS, tried
 from hfx.names import COMPILED_TOKENIZER, Task
 
 PAIRS = frozenset({Task.TEXT_RANKING, Task.ZERO_SHOT_CLASSIFICATION})
@@ -47,18 +47,13 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 
     If the tokenizer can't be compiled, gives other ids, or is of no use to the model, the result has the reason.
     """
-    from hfx.exporter.compiled_tokenizer import NotCompiled, compile_tokenizer
-
     if reason := _needs_python(plan, tokenizer):
         return Compiled(why_not=reason)
     with tempfile.TemporaryDirectory(prefix="hfx-tokenizer-") as folder:
-        source = Path(folder) / "tokenizer.json"
+        source, target = Path(folder) / "tokenizer.json", Path(folder) / COMPILED_TOKENIZER
         write_tokenizer_json(tokenizer, source)
-        try:
-            content = compile_tokenizer(source)
-        except NotCompiled as reason:
-            return Compiled(why_not=str(reason))
-        return _proven(content, source, texts)
+        reason = tried(plan.checkpoint, LONG_SECONDS, texts, source, target, GENERATED)
+        return Compiled(why_not=reason) if reason else Compiled(target.read_bytes(), len(texts) + GENERATED)
 
 
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
@@ -80,19 +75,3 @@ def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     if not re.fullmatch(r"[^{}]*\{\}[^{}]*", template):
         return f"the hypothesis template {template!r} has other braces than one {{}}"
     return "" if special else "the tokenizer has no special tokens around a pair of texts"
-
-
-def _proven(content: bytes, source: Path, texts: Sequence[str]) -> Compiled:
-    from tokenizers import Tokenizer
-
-    from hfx.exporter.compiled_tokenizer.proof import first_difference, generated
-    from hfx.native.tokenizers import CompiledTokenizer
-
-    file = source.with_name(COMPILED_TOKENIZER)
-    file.write_bytes(content)
-    tokenizer = Tokenizer.from_file(str(source))
-    compared = chain(texts, islice(generated(tokenizer), GENERATED))
-    difference = first_difference(CompiledTokenizer(file), tokenizer, compared)
-    if difference is not None:
-        return Compiled(why_not=f"the compiled tokenizer gives other ids for {difference!r}")
-    return Compiled(content, len(texts) + GENERATED)

@@ -21,6 +21,7 @@ from hfx.exporter.generation.folders import TOKENIZER
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.generation.configuration import Configuration, resolve_config
 from hfx.python_backends.generation.prompts import PromptEncoder
+from hfx.python_backends.tokenizer_file import open_tokenizer
 
 LONG_TOKENS = 400  # more tokens than the engine runs at once
 SHOWN = 200
@@ -151,9 +152,7 @@ def _differ(text: str) -> VerificationFailed:
 
 def open_encoder(version: Path) -> PromptEncoder:
     """Return the PromptEncoder with which the staged model in `version` would be served."""
-    from tokenizers import Tokenizer
-
-    return PromptEncoder(Tokenizer.from_file(str(version / TOKENIZER)), Configuration.read(version))
+    return PromptEncoder(open_tokenizer(version / TOKENIZER), Configuration.read(version))
 
 
 def truncated(tokenizer: Any, text: str, longest: int, side: str) -> Ids:

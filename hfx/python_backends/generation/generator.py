@@ -10,13 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Union
 
-from tokenizers import Tokenizer
-
 from ..engine.constraint import NUMPY, native_masking
 from ..engine.engine import Engine
 from ..engine.request import Request
 from ..engine.spec import NATIVE, OPENVINO
 from ..errors import DeadlineExceeded, InvalidRequest, ModelDamaged
+from ..tokenizer_file import open_tokenizer
 from .configuration import Configuration, GenerationConfig, resolve_config
 from .detokenizer import Detokenizer
 from .documents import parts
@@ -228,9 +227,9 @@ def _read(config: GenerationConfig) -> Read:
 
 def _tokenizer(path: Path) -> Any:
     try:
-        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except BaseException as error:  # the library's own exceptions, and its panics
-        raise ModelDamaged(f"{path} can't be read: {error}") from None
+        return open_tokenizer(path)
+    except ValueError as error:
+        raise ModelDamaged(str(error)) from None
 
 
 def _check_defaults(configuration: Configuration, folder: Path) -> None:
