@@ -131,7 +131,8 @@ class AdapterConfig:
     @property
     def stored_modules(self) -> tuple[str, ...]:
         """The endings of the paths of modules that peft stores whole, also those that it adds for a task."""
-        return (*self.modules_to_save, *(HEADS if self.task_type in (SEQ_CLS, TOKEN_CLS) else ()))
+        heads = HEADS if self.task_type in (SEQ_CLS, TOKEN_CLS) else ()
+        return tuple(dict.fromkeys((*self.modules_to_save, *heads)))
 
     def _alpha_of(self, module: str) -> float:
         """Return alpha for `module`. Raises CheckpointUnsupported if patterns with different values apply to it.

@@ -78,7 +78,7 @@ TENSORS: dict[str, tuple[type[SourceError], Callable[[Tensors], Tensors]]] = {
     "a name that peft doesn't write": (CheckpointCorrupt, more("../../weight", 3)),
     "a LoRA product and": (CheckpointUnsupported, more(f"{PREFIX}classifier.lora_A.weight", 4, 32)),
     "has classifier.bias twice": (CheckpointCorrupt, more(f"{PREFIX}classifier.modules_to_save.default.bias", 3)),
-    "has no parameter of classifier": (
+    "has no parameter of classifier or score, which": (
         CheckpointCorrupt,
         lambda t: {name: value for name, value in t.items() if "lora_" in name},
     ),
