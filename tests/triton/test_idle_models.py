@@ -341,7 +341,7 @@ def test_a_server_that_is_killed_comes_back_with_what_was_loaded(killed: ServePr
     kill_server(killed)
     assert killed.server != before
     assert set(states(killed).values()) == {"UNAVAILABLE"}
-    assert get(killed, "/health")[0] == 200
+    wait_until(lambda: get(killed, "/health")[0] == 200, "a healthy server")
     assert infer(killed.http_url, "toy", "four") == "4 characters"
     kill_server(killed)
     assert states(killed)["toy"] == "READY" and states(killed)["ticks"] == "UNAVAILABLE"

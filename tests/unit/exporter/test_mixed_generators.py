@@ -28,6 +28,8 @@ from tests.rigs.machine.processors import HAS_NATIVE
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_texts")]
 
 NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
+# What int8 without the bad linear may change: 1.1 % of tokens where weights have 63 levels; with it, 22 % change.
+INT8_DROP = 0.03
 OWN_COMMAND = ["export", "checkpoint", "--name", "m", "--precision", "int8", "--device", "cpu"]
 
 
@@ -61,12 +63,12 @@ def test_exactly_the_linear_with_outliers_stays_in_float32(
     runtime: str, tmp_path: Path, any_speed: None, attempts: list[int]
 ) -> None:
     bad = outliers.one_bad_linear(tmp_path / "checkpoint", 1)
-    manifest = export(tmp_path, cpu_runtime=runtime)
+    manifest = export(tmp_path, cpu_runtime=runtime, max_drop=INT8_DROP)
     search, figures = read_search(manifest), manifest.parity["cpu"]
     assert search is not None and search.kept == (bad,)
     assert (search.precision, search.why_fp32, next(iter(search.ranking))) == ("int8", "", bad)
     assert "token agreement" in search.reason and search.speedup and search.gate_runs == len(attempts) <= MOST_RUNS
-    assert manifest.precision.cpu == figures["precision"] == "int8" and figures["agreement"] >= 0.99
+    assert manifest.precision.cpu == figures["precision"] == "int8" and figures["agreement"] >= 1 - INT8_DROP
     assert figures["greedy"]["batch_variants"] == 0
     line = next(line for line in summary(manifest, tmp_path) if "products" in line)
     assert f"int8 for {search.products - 1} of {search.products} products, 1 kept in fp32 (layer 1 attn.c_proj)" in line
@@ -92,7 +94,7 @@ def test_a_generator_without_a_good_linear_is_published_in_fp32(
 def test_a_mixed_engine_that_is_hardly_faster_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixed_precision, "LEAST_SPEEDUP", 1000.0)
     bad = outliers.one_bad_linear(tmp_path / "checkpoint", 0)
-    search = read_search(export(tmp_path))
+    search = read_search(export(tmp_path, max_drop=INT8_DROP))
     assert search is not None and (search.precision, search.kept) == ("fp32", (bad,))
     assert "in fp32 (layer 0 attn.c_proj) passed the gate, but is only" in search.why_fp32
 
@@ -106,12 +108,13 @@ def test_the_search_obeys_the_metric_on_the_users_data(
     texts = ["Once upon a time", "The little dog", "Anna was happy because", "In the garden there was a"]
     with (tmp_path / "own.csv").open("w", newline="", encoding="utf-8") as opened:
         csv.writer(opened).writerows([("text", "target"), *((text, continued(tmp_path, text)) for text in texts)])
-    manifest = export(tmp_path, verify_data=(tmp_path / "own.csv",), cpu_runtime="onnxruntime")
+    drop = 0.3  # a changed token may change a whole text; with the bad linear, ROUGE falls by more than 0.6
+    manifest = export(tmp_path, verify_data=(tmp_path / "own.csv",), cpu_runtime="onnxruntime", max_drop=drop)
     search = read_search(manifest)
     assert search is not None and search.kept == (bad,) and search.gate_runs == len(attempts)
     assert "rouge on own.csv falls from" in search.reason
     figures = manifest.parity["data"]["own.csv"]
-    assert figures["cpu"] >= figures["torch"] - 0.01 and figures["rows"] == len(texts)
+    assert figures["cpu"] >= figures["torch"] - drop and figures["rows"] == len(texts)
 
 
 def continued(folder: Path, text: str) -> str:

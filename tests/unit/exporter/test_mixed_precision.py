@@ -26,13 +26,15 @@ from hfx.manifest import Manifest, read_manifest
 from tests.rigs.checkpoints import outliers, tiny_checkpoints
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.machine.killing import EXPORT, Killer
-from tests.rigs.machine.processors import HAS_NATIVE
+from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
 from tests.unit.exporter.test_encoder_linears import kinds
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
 NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
-RUNTIMES = [pytest.param("native", marks=NEEDS_NATIVE), "onnxruntime", "openvino"]
+# Without VNNI, OpenVINO's products in int8 can differ in the last bit in another batch, so the gate keeps more of them.
+NEEDS_VNNI = pytest.mark.skipif(LEVELS < 127, reason="OpenVINO's int8 depends on the batch on this processor")
+RUNTIMES = [pytest.param("native", marks=NEEDS_NATIVE), "onnxruntime", pytest.param("openvino", marks=NEEDS_VNNI)]
 OWN_COMMAND = ["export", "checkpoint", "--name", "m", "--quantize", "--device", "cpu", "--cpu-runtime", "onnxruntime"]
 
 

@@ -116,14 +116,14 @@ def test_an_entailment_label_without_a_class_is_refused(numbers: dict[str, int],
 
 @pytest.mark.parametrize("architectures", [None, [], ["BertForNextSentencePrediction"], ["ViTForImageClassification"]])
 def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architectures: list[str] | None) -> None:
-    with pytest.raises(CheckpointUnsupported, match="text-classification, token-classification"):
+    with pytest.raises(CheckpointUnsupported, match=r"text-classification .*, token-classification "):
         plan(tmp_path, architectures=architectures)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"task": "mining"}, UsageError, "text-classification, token-classification"),
+        ({"task": "mining"}, UsageError, r"text-classification .*, token-classification "),
         ({"task": "zero-shot-classification"}, CheckpointUnsupported, "entailment"),
         *(({"precision": p, "device": d}, UsageError, "Choose|Add --device gpu") for p, d in
           (("fp16", "both"), ("fp16", "cpu"), ("int4", "both"), ("int4", "cpu"), ("", "cpu"), ("FP32", "cpu"))),

@@ -29,9 +29,9 @@ def python(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True)
 
 
-def test_one_version_of_the_compiler_is_pinned_everywhere() -> None:
+def test_builds_in_isolation_and_the_environment_have_the_same_compiler() -> None:
     build_system = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
-    assert any(line.startswith(f"{ZIGLANG};") for line in build_system["requires"])
+    assert not any("ziglang" in line for line in build_system["requires"])  # setup.py asks for ZIGLANG
     assert ZIGLANG in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
 
