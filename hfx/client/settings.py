@@ -85,7 +85,8 @@ class GenerationSettings:
     `max_tokens`            Maximum number of new tokens (a whole number of at least 1)
     `min_tokens`            Minimum number of new tokens (a whole number of at least 0)
     `num_beams`             Number of beams; 1: no beam search (a whole number from 1 to 64)
-    `do_sample`             Sample tokens, or take the likeliest; sampling is on if any sampling setting is given
+    `do_sample`             Sample tokens, or take the likeliest; sampling is on if any sampling setting is given,
+                            unless beams are the model's default
     `temperature`           Sampling: values below 1 favour likely tokens, values above 1 unlikely ones; 0 turns
                             sampling off (a number from 0.001 to 100, or 0 for do_sample false)
     `top_k`                 Sampling: draw from this many of the likeliest tokens; 0: from all (a whole number of at
@@ -196,5 +197,7 @@ class Settings(TypedDict, total=False):
     logprobs: int | None
     # Names of other servers.
     max_new_tokens: int | None
+    min_new_tokens: int | None
     beam_width: int | None
     stop: str | Iterable[str] | None
+    stop_strings: str | Iterable[str] | None

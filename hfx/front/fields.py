@@ -9,15 +9,16 @@ from typing import Any
 from hfx.client.settings import GenerationSettings
 from hfx.errors import HfxError, UsageError
 from hfx.front.catalog import ServedModel
-from hfx.front.refusals import Refusal, json_type, refused, refused_setting
+from hfx.front.refusals import Refusal, json_type, refused, refused_setting, renamed
 from hfx.front.refusals import shown as shown
 from hfx.front.schemas import Schema
 from hfx.metadata import INT32_MAX, check_text
 from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer, nearest
-from hfx.python_backends.engine.generation_settings import SETTINGS, checked
+from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, checked
 from hfx.python_backends.errors import TOO_LONG, InvalidRequest, unusable
 from hfx.python_backends.tasks import PROMPTS
+from hfx.tasks.transformers_settings import INSTEAD
 
 Fields = Mapping[str, Any]
 # In one request. 16 MB of JSON can hold millions of texts, whose answers would fill the memory.
@@ -27,12 +28,13 @@ MOST_TEXTS = 2048
 LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS)
 
 
-def json_object(content: Any) -> dict[str, Any]:
-    """Return `content`, which must be a JSON object. Raises Refusal (400)."""
+def json_object(content: Any, param: str = "") -> dict[str, Any]:
+    """Return `content`, which must be a JSON object: the body, or its field `param`. Raises Refusal (400)."""
     if content is None:
         raise Refusal(400, "The body is empty or null. Send a JSON object.")
     if not isinstance(content, dict):
-        raise Refusal(400, f"The body is of type {json_type(content)}. Send a JSON object.")
+        what = f"{param} is {shown(content)}" if param else f"The body is of type {json_type(content)}"
+        raise Refusal(400, f"{what}. Send a JSON object.", param=param)
     return content
 
 
@@ -109,13 +111,17 @@ def _checked(fields: Fields, name: str, check: Check, default: Any) -> Any:
         raise Refusal(400, f"{name} is {shown(value)}. Send {error.allowed}.", param=name) from None
 
 
-def generation_settings(fields: Fields) -> GenerationSettings:
-    """Return the settings in `fields`. The model's defaults replace null and absent fields. Raises Refusal (400)."""
+def generation_settings(fields: Fields, names: dict[str, str]) -> GenerationSettings:
+    """Return the settings in `fields`. The model's defaults replace null and absent fields. Raises Refusal (400).
+
+    `names` are the caller's names of fields by the settings' own. The names of the aliases in `fields` are added.
+    """
+    names |= {ALIASES[name]: name for name, value in fields.items() if name in ALIASES and value is not None}
     try:
         settings = checked(fields)
-        unserved = next((name for name in settings if not SETTINGS[name].dtype), None)
-        if unserved is not None:
-            raise unusable(unserved, settings[unserved], "an answer has one text")
+        for name in [name for name in settings if not SETTINGS[name].dtype]:
+            if settings.pop(name) != SETTINGS[name].default:
+                raise unusable(name, fields[name], "an answer has one text")
         unanswered = next((name for name in LOG_PROBS if settings.get(name, False) is not False), None)
         if unanswered is not None:
             raise unusable(unanswered, settings[unanswered], "answers have no place for it")
@@ -125,9 +131,9 @@ def generation_settings(fields: Fields) -> GenerationSettings:
                     check_text(each, name)
         return GenerationSettings(**settings)
     except InvalidRequest as error:
-        raise refused_setting(error) from None
+        raise renamed(refused_setting(error), names) from None
     except HfxError as error:
-        raise refused(error) from None
+        raise renamed(refused(error), names) from None
 
 
 def refuse_unknown(fields: Fields, known: Collection[str]) -> None:
@@ -147,6 +153,7 @@ def refuse_unsupported(fields: Fields, neutral: Mapping[str, tuple[Any, ...]]) -
         value = fields.get(name)
         if value is not None and value not in values:
             allowed = f"Send {' or '.join(map(json.dumps, values))}, or leave it out" if values else "Leave it out"
+            allowed += f", or use {INSTEAD[name]}" if name in INSTEAD else ""
             raise Refusal(400, f"{name} is {shown(value)}, which is not supported. {allowed}.", param=name)
 
 

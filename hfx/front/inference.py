@@ -22,7 +22,7 @@ from hfx.front.catalog import OK, Catalog, ServedModel
 from hfx.front.guard import HEAD_LENGTH, Disconnected
 from hfx.front.infer_request import SEQUENCE_ID, ending
 from hfx.front.keys import ANYONE, Caller
-from hfx.front.refusals import RETRY, Header, Refusal, refused_by_model
+from hfx.front.refusals import RETRY, Header, Refusal, refused_by_model, renamed
 from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
 from hfx.metadata import Values, check_outputs, check_values
 from hfx.names import (
@@ -61,6 +61,7 @@ class Inference:
     of generated texts and of other texts that were counted. `trace` are the headers with which Triton continues a
     trace. If the tokens per minute of `caller` are limited, the tokens of each request are counted with the tokenizers
     in `files`, and taken from the caller's allowance before the request is sent. `held` is the total that was taken.
+    `names` are the caller's names of fields by hfx's own names, for the refusals of models.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Inference:
         self.catalog = catalog
         self.model = ""
         self.input_tokens = self.output_tokens = self.held = 0
+        self.names: dict[str, str] = {}
 
     def has_left(self) -> bool:
         """Whether the client has closed its connection."""
@@ -103,8 +105,8 @@ class Inference:
         async with self._generation(model, call, "/generate", ()) as connection:
             body = await _read_all(connection)
         if connection.status != OK:
-            raise _failure(connection, body)
-        generation = call.decode(_event(body, model))
+            raise self._failure(connection, body)
+        generation = call.decode(self._event(body, model))
         self.input_tokens += generation.input_tokens
         self.output_tokens += generation.output_tokens
         return generation
@@ -117,11 +119,11 @@ class Inference:
             content = await connection.read()
             is_whole, written, read = False, 0, 0
             if connection.status != OK:
-                raise _failure(connection, content + await _read_all(connection))
+                raise self._failure(connection, content + await _read_all(connection))
             while True:
                 *events, content = content.split(EVENT_END)
                 for event in events:
-                    piece = call.decode(_event(event, model))
+                    piece = call.decode(self._event(event, model))
                     self.input_tokens += piece.input_tokens - read
                     self.output_tokens += piece.output_tokens - written
                     read, written = piece.input_tokens, piece.output_tokens
@@ -132,6 +134,18 @@ class Inference:
                 content += await connection.read()
         if not is_whole:
             raise _lost()
+
+    def _event(self, content: bytes, model: ServedModel) -> dict[str, Array]:
+        """Return the tensors in an answer of the generate extension, with or without the `data:` of a stream."""
+        line = content.decode().strip()
+        line = line if line.startswith(tensors.EVENT) else tensors.EVENT + line
+        event = tensors.decode_event(line, model.metadata.outputs)
+        if isinstance(event, dict):
+            return event
+        raise renamed(refused_by_model("", str(event)), self.names)
+
+    def _failure(self, connection: UpstreamConnection, body: bytes) -> Refusal:
+        return renamed(refused_by_model(str(connection.status), tensors.error_text(body)), self.names)
 
     async def _hold(self, model: ServedModel, rows: Sequence[Values], more: int = 0) -> int:
         """Take the tokens of the texts in `rows`, and `more` tokens, from the caller's allowance.
@@ -164,7 +178,7 @@ class Inference:
             async with _opened(self._upstream, self._client, b"POST", path, body, forwarded) as connection:
                 content = await _read_all(connection)
         if connection.status != OK:
-            raise _failure(connection, content)
+            raise self._failure(connection, content)
         outputs = tensors.decode_infer(content, _text_headers(connection))
         return [
             call.decode({name: array[row : row + 1] for name, array in outputs.items()})
@@ -332,20 +346,6 @@ async def _read_all(connection: UpstreamConnection) -> bytes:
     while not connection.is_read:
         pieces.append(await connection.read())
     return b"".join(pieces)
-
-
-def _event(content: bytes, model: ServedModel) -> dict[str, Array]:
-    """Return the tensors in an answer of the generate extension, with or without the `data:` of a stream."""
-    line = content.decode().strip()
-    line = line if line.startswith(tensors.EVENT) else tensors.EVENT + line
-    event = tensors.decode_event(line, model.metadata.outputs)
-    if isinstance(event, dict):
-        return event
-    raise refused_by_model("", str(event))
-
-
-def _failure(connection: UpstreamConnection, body: bytes) -> Refusal:
-    return refused_by_model(str(connection.status), tensors.error_text(body))
 
 
 def _text_headers(connection: UpstreamConnection) -> dict[str, str]:

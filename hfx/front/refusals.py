@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from hfx.client.errors import FIXES, failure
@@ -45,7 +45,7 @@ STATUSES: tuple[tuple[type[HfxError], int], ...] = (
 AGAIN = (429, 503)
 JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _JSON_FORM = short(JsonRepr())
-FIELD = re.compile(r"(\w+) is ")
+FIELD = re.compile(r"(\w+) (?:is|has|and) ")
 OF_TASKS = {name for task in TASKS.values() for name in (*task.needed, *task.options)}
 KNOWN_REASONS = REASONS.keys() | {UNKNOWN_PATH, USED_UP}
 STATUS_CODES = frozenset(HTTPStatus)
@@ -132,6 +132,15 @@ def refused_setting(error: InvalidRequest) -> Refusal:
     """Return the refusal of an invalid setting."""
     message = str(error)
     return Refusal(400, message if message.endswith("?") else f"{message}.", param=error.field)
+
+
+def renamed(refusal: Refusal, names: Mapping[str, str]) -> Refusal:
+    """Return `refusal` with the caller's `names` of fields in place of hfx's own, which are their keys."""
+    if names:
+        own = re.compile(rf"\b({'|'.join(names)})\b")
+        refusal.message = own.sub(lambda name: names[name[0]], refusal.message)
+        refusal.param = names.get(refusal.param, refusal.param)
+    return refusal
 
 
 def refusal_label(status: int, reason: str = "") -> str:

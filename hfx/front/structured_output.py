@@ -13,18 +13,18 @@ ANY_OBJECT = {"type": "object"}  # what OpenAI calls JSON mode
 Structure = dict[str, Any]  # the setting for a structured output, and its value
 
 
-def openai_structure(fields: Mapping[str, Any]) -> Structure:
-    """Return the setting for the structured output that a request to OpenAI's API specifies. Empty if it has none.
+def openai_structure(fields: Mapping[str, Any]) -> tuple[str, Structure]:
+    """Return the field and the setting for the structured output that a request to OpenAI's API specifies.
 
-    vLLM's fields are read, too. Raises Refusal (400) for a structured output that is not supported, and if there are
-    several.
+    Both are empty if it has none. vLLM's fields are read, too. Raises Refusal (400) for a structured output that is not
+    supported, and if there are several.
     """
     read = {name: reader(name, fields[name]) for name, reader in OPENAI.items() if fields.get(name) is not None}
     structures = {name: structure for name, structure in read.items() if structure}
     if len(structures) > 1:
         names = " and ".join(structures)
         raise Refusal(400, f"{names} are two structured outputs. Send one.", param=[*structures][1])
-    return next(iter(structures.values()), {})
+    return next(iter(structures.items()), ("", {}))
 
 
 def huggingface_structure(grammar: Any) -> Structure:

@@ -13,7 +13,7 @@ from hfx.triton import EmbeddedServer
 from tests.conftest import PUBLISHED
 from tests.rigs.checkpoints import chat_generator, reciting_generator, tiny_checkpoints, tiny_translators
 from tests.rigs.checkpoints.published import export_checkpoint, export_zoo, few_texts
-from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, CHAT_TEMPLATE, ENCODERS, RANKER, TALKER
+from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, CHAT_TEMPLATE, ENCODERS, EXACT, RANKER, TALKER
 from tests.rigs.servers.generation_server import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.rigs.servers.module_server import client, served  # noqa: F401 - fixtures
 from tests.rigs.servers.perf_server import hfx, perf_models, perf_server  # noqa: F401 - fixtures
@@ -78,6 +78,7 @@ def many_tasks(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         export_zoo(checkpoint, folder, name, precision, runtime)
     for name in ("stories", "summaries"):
         export_zoo(WRITERS[name], folder, name, "int8", RUNTIMES[name], slots=SLOTS[name])
+    export_zoo(WRITERS["summaries"], folder, EXACT, "fp32", "onnxruntime", slots=SLOTS["summaries"])
     ranker = tiny_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / RANKER, tiny_checkpoints.cross_encoder())
     export_checkpoint(ranker, folder, name=RANKER)
     checkpoint = reciting_generator.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)

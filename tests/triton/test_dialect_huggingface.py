@@ -192,6 +192,30 @@ def test_a_stop_sequence_gives_the_finish_reason_stop_sequence(dialects: ServePr
     assert answer.details and answer.details.finish_reason == "stop_sequence"
 
 
+def test_details_of_a_beam_search_have_no_tokens(dialects: ServeProcess, grpc: Client) -> None:
+    answer = api(dialects, "summaries").text_generation(CONTEXT, details=True)
+    expected = grpc.generate("summaries", CONTEXT)
+    assert answer.generated_text == expected.text and answer.details and answer.details.tokens == []
+    assert answer.details.generated_tokens == expected.output_tokens and answer.details.finish_reason == "eos_token"
+
+
+def test_sampling_settings_change_beams_of_the_model_only_with_do_sample(dialects: ServeProcess, grpc: Client) -> None:
+    client, beams = api(dialects, "summaries"), grpc.generate("summaries", CONTEXT).text
+    for settings in ({"temperature": 0.8}, {"temperature": 0.8, "do_sample": False, "top_k": 10, "top_p": 0.95}):
+        assert client.text_generation(CONTEXT, **settings) == beams  # type: ignore[call-overload]
+    sampled = grpc.generate("summaries", CONTEXT, num_beams=1, temperature=5.0, seed=3).text
+    assert client.text_generation(CONTEXT, do_sample=True, temperature=5.0, seed=3) == sampled != beams
+    with pytest.raises(BadRequestError, match="beams are not sampled"):
+        client.summarization(CONTEXT, generate_parameters={"num_beams": 4, "temperature": 0.8})
+
+
+def test_langchains_endpoint_works_with_its_defaults(dialects: ServeProcess, grpc: Client) -> None:
+    endpoint = pytest.importorskip("langchain_huggingface").HuggingFaceEndpoint
+    headers = {"Authorization": f"Bearer {API_KEY}"}  # it sends its token to Hugging Face's own hosts only
+    llm = endpoint(endpoint_url=f"{dialects.http_url}/models/summaries", server_kwargs={"headers": headers})
+    assert llm.invoke(CONTEXT) == "".join(llm.stream(CONTEXT)) == grpc.generate("summaries", CONTEXT).text
+
+
 def test_summarization_takes_generate_parameters(dialects: ServeProcess, grpc: Client) -> None:
     options = {"max_new_tokens": 10, "num_beams": 2}
     answer = api(dialects, "summaries").summarization(CONTEXT, generate_parameters=options)
@@ -221,7 +245,8 @@ def test_a_list_of_inputs_gets_a_list_of_answers(dialects: ServeProcess, grpc: C
         ("nli-fp32", {"inputs": TEXT}, "candidate_labels"),
         (RANKER, {"inputs": TEXT}, "query and texts"),
         (RANKER, {"inputs": {"query": "a", "texts": []}}, "texts is"),
-        ("stories", {"inputs": PROMPT, "parameters": {"details": True, "num_beams": 2}}, "logprobs is 0"),
+        ("stories", {"inputs": PROMPT, "parameters": {"details": True, "num_beams": 2}}, "details is true"),
+        ("summaries", {"inputs": PROMPT, "parameters": {"details": True, "top_n_tokens": 2}}, "top_n_tokens is 2"),
         ("stories", {"inputs": PROMPT, "parameters": {"top_n_tokens": 2}}, "top_n_tokens go with details"),
         ("stories", {"inputs": PROMPT, "parameters": {"decoder_input_details": True}}, "decoder_input_details"),
         ("stories", {"inputs": PROMPT, "parameters": {"max_new_tokens": -1}}, "max_new_tokens is -1|max_tokens is -1"),

@@ -81,10 +81,10 @@ def test_every_other_task_is_answered_like_hfxs_client(dialects: ServeProcess, g
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([tensor("texts", TEXT)], "inputs are texts. Send the texts as args"),
+        ([tensor("texts", TEXT)], "inputs are texts. Send the texts as args."),
         ([tensor("text_input", TEXT)], "shape [n, 1]"),
-        ([tensor("args", TEXT), tensor("text_inputs", TEXT)], "args or array_inputs"),
-        ([{**tensor("args"), "data": [3]}], "is 3"),
+        ([tensor("args", TEXT), tensor("text_inputs", TEXT)], "inputs are args, text_inputs. Send the texts as args."),
+        ([{**tensor("args"), "data": [3]}], "args is 3"),
         ([tensor("args", TEXT), tensor("args", TEXT)], "same name"),
         ([tensor("args", TEXT), {**tensor("eta_cutoff"), "data": [0.5]}], "eta_cutoff"),
     ],
@@ -100,6 +100,7 @@ QA = '{"question": "Where did Anna go?", "context": "The garden was lovely, but 
 CODECS: list[tuple[str, str, str, list[int], str, list[Any]]] = [
     ("sentiment-fp32", "StringCodec", "args", [1, 1], "str", [TEXT]),
     ("sentiment-fp32", "StringCodec", "array_inputs", [2, 1], "str", [TEXT, PROMPT]),
+    ("sentiment-fp32", "StringRequestCodec", "input-1", [2, 1], "str", [TEXT, PROMPT]),
     ("sentiment-fp32", "NumpyCodec", "inputs", [2, 1], "np", [TEXT, PROMPT]),
     ("sentiment-fp32", "RawCodec", "inputs", [1], "raw", [TEXT]),
     ("sentiment-fp32", "HuggingfaceSingleJSONCodec", "args", [1], "hg_json", [json.dumps(TEXT)]),

@@ -254,10 +254,10 @@ def test_embeddings_are_the_models_own_in_base64_and_in_floats(api: openai.OpenA
         ("guided_grammar", {"guided_grammar": "root ::= x"}),
         ("structured_outputs", {"structured_outputs": {"grammar": "root ::= x"}}),
         ("structured_outputs", {"structured_outputs": {}}),
-        ("json_schema", {"guided_json": {"not": {}}}),
-        ("json_schema", {"guided_json": {"type": "integer", "multipleOf": 99999989}}),
-        ("regex", {"guided_regex": "a(b"}),
-        ("stop_words", {"guided_regex": "ab", "stop": "b"}),
+        ("guided_json", {"guided_json": {"not": {}}}),
+        ("guided_json", {"guided_json": {"type": "integer", "multipleOf": 99999989}}),
+        ("guided_regex", {"guided_regex": "a(b"}),
+        ("stop", {"guided_regex": "ab", "stop": "b"}),
     ],
 )
 def test_a_400_names_the_parameter_that_is_invalid_or_unsupported(
@@ -368,3 +368,14 @@ def test_errors_become_the_exceptions_of_openais_client(api: openai.OpenAI, dial
 def test_a_malformed_body_is_a_400_with_openais_error_body(body: bytes, dialects: ServeProcess) -> None:
     status, _, answer = call(dialects, "/v1/completions", body)
     assert status == 400 and answer["error"]["message"]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_langchains_defaults_work_with_a_model_of_beams(
+    temperature: float, dialects: ServeProcess, grpc: Client
+) -> None:
+    langchain = pytest.importorskip("langchain_openai")
+    llm = langchain.OpenAI(
+        base_url=f"{dialects.http_url}/v1", api_key=API_KEY, model="summaries", temperature=temperature
+    )
+    assert llm.invoke(PROMPT) == "".join(llm.stream(PROMPT)) == grpc.generate("summaries", PROMPT, max_tokens=256).text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import InferenceClient
 
-from tests.rigs.clients.dialect_calls import RANKER, call
+from tests import zoo
+from tests.rigs.clients.dialect_calls import API_KEY, EXACT, RANKER, TALKER, call
 from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
@@ -23,6 +26,17 @@ INPUTS: dict[str, Any] = {
 NEEDED: dict[str, dict[str, Any]] = {"nli-fp32": {"candidate_labels": ["travel", "food"]}, "stories": {"max_tokens": 3}}
 COMMON: tuple[dict[str, Any], ...] = ({"padding": True}, {"padding": "max_length"}, {"batch_size": 8, "num_workers": 0})
 CUT: tuple[dict[str, Any], ...] = ({"truncation": True}, {"truncation": "longest_first"}, {"max_length": 128})
+# What GenerationConfig().to_dict() has in transformers 4.57, without the lengths.
+OLD: dict[str, Any] = {
+    "do_sample": False, "num_beams": 1, "num_beam_groups": 1, "temperature": 1.0, "top_k": 50, "top_p": 1.0,
+    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "repetition_penalty": 1.0, "diversity_penalty": 0.0,
+    "length_penalty": 1.0, "early_stopping": False, "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0, "num_return_sequences": 1, "use_cache": True, "output_attentions": False,
+    "output_hidden_states": False, "output_scores": False, "return_dict_in_generate": False, "token_healing": False,
+    "renormalize_logits": False, "remove_invalid_values": False, "is_assistant": False, "num_assistant_tokens": 20,
+    "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.4, "max_time": None,
+    "bad_words_ids": None, "eos_token_id": 0, "pad_token_id": 7, "transformers_version": "4.57.1",
+}  # fmt: skip
 TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
     "sentiment-fp32": (*COMMON, *CUT, {"return_all_scores": True}, {"top_k": None}, {"function_to_apply": "softmax"}),
     "entities-fp32": (*COMMON, *CUT, {"grouped_entities": True}, {"aggregation_strategy": "simple"}),
@@ -30,7 +44,14 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
     "nli-fp32": (*COMMON, *CUT[:2], {"hypothesis_template": "This example is {}."}, {"multi_label": False}),
     "similar-int8": (*COMMON, *CUT[:2], {"tokenize_kwargs": {"truncation": True}}),
     RANKER: (*COMMON, *CUT[:2]),
-    "stories": (*COMMON, *CUT[:2], {"clean_up_tokenization_spaces": False}, {"return_text": True}, {"use_cache": True}),
+    "stories": (
+        *COMMON,
+        *CUT[:2],
+        {"clean_up_tokenization_spaces": False},
+        {"return_text": True},
+        {"use_cache": True},
+        OLD,
+    ),
 }
 REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("sentiment-fp32", {"truncation": False}, "truncation is false, which is not supported. Send true or"),
@@ -53,6 +74,16 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("nli-fp32", {"multi_class": True}, "multi_class is no parameter"),
     ("similar-int8", {"return_tensors": True}, "return_tensors is true"),
     ("stories", {"truncation": "only_second"}, "truncation is 'only_second'"),
+    (
+        "stories",
+        {"eos_token_id": 5},
+        "eos_token_id is 5, which is not supported. Send [0]",
+    ),
+    ("stories", {"pad_token_id": -1}, "pad_token_id is -1"),
+    ("stories", {"bad_words_ids": [[5]]}, "use logit_bias"),
+    ("stories", {"output_scores": True}, "output_scores is true"),
+    ("stories", {"num_return_sequences": 2}, "num_return_sequences is 2"),
+    ("stories", {"generate_parameters": 3}, "generate_parameters is 3"),
     ("stories", {"handle_long_generation": "hole"}, "handle_long_generation is 'hole'"),
     ("sentiment-fp32", {"topk": 1}, "There is no field 'topk'. Did you mean top_k?"),
 )
@@ -90,3 +121,97 @@ def test_a_generator_cuts_a_long_text_where_truncation_is_sent(dialects: ServePr
     assert call(dialects, "/models/stories", body)[0] in (400, 413)
     body["parameters"]["truncation"] = True
     assert call(dialects, "/models/stories", body)[0] == 200
+
+
+# transformers' lengths, which count the tokens before the new ones
+
+LENGTHS: tuple[dict[str, Any], ...] = (
+    {"max_length": 30, "min_length": 20, "do_sample": False},
+    {"max_length": 2},
+    {"max_length": 60, "min_length": 40},
+    {"max_length": 25, "max_new_tokens": 9, "min_length": 20, "min_new_tokens": 3},
+    {"max_length": 40, "min_length": 38, "num_beams": 2, "length_penalty": 0.5, "early_stopping": True},
+    {"max_length": 12, "num_beams": 1},
+)
+
+
+@pytest.fixture(scope="module")
+def summarizer() -> Any:
+    """Return the summary of a text by transformers' generate."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    folder = zoo.checkpoint("summaries-bart")
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+    def summary(text: str, parameters: dict[str, Any]) -> str:
+        ids = model.generate(**tokenizer(text, return_tensors="pt"), **parameters)
+        return str(tokenizer.decode(ids[0], skip_special_tokens=True))
+
+    return summary
+
+
+@pytest.mark.parametrize("parameters", LENGTHS)
+def test_lengths_of_a_summary_are_those_of_transformers(
+    parameters: dict[str, Any], summarizer: Any, dialects: ServeProcess
+) -> None:
+    client = InferenceClient(f"{dialects.http_url}/models/{EXACT}", token=API_KEY)
+    for example in zoo.heldout("summaries", 3):
+        text = example.prompt + example.continuation
+        answer = client.summarization(text, generate_parameters=parameters)
+        assert answer.summary_text == summarizer(text, parameters)
+        body = {"inputs": text, "parameters": parameters}
+        assert call(dialects, f"/models/{EXACT}", body)[2][0]["summary_text"] == answer.summary_text
+
+
+@pytest.fixture(scope="module")
+def continuation(talker: Path) -> Any:
+    """transformers' pipeline of TALKER, without sampling."""
+    from transformers import pipeline
+
+    return pipeline("text-generation", model=str(talker), device="cpu", do_sample=False)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("text", ["Hello", "", "a b c d e"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"max_length": 40},
+        {"max_length": 41, "min_length": 41, "return_full_text": False},
+        {"max_length": 30, "max_new_tokens": 3},
+    ],
+)
+def test_lengths_of_a_continued_text_count_its_prompt(
+    text: str, parameters: dict[str, Any], continuation: Any, dialects: ServeProcess
+) -> None:
+    body = {"inputs": text, "parameters": {"return_full_text": True, **parameters}}
+    status, _, answer = call(dialects, f"/models/{TALKER}", body)
+    assert (status, answer) == (200, continuation(text, **parameters))
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "field"),
+    [
+        (EXACT, {"max_length": 1}, "max_length"),
+        (EXACT, {"max_length": 10**6}, "max_length"),
+        (EXACT, {"max_length": "30"}, "max_length"),
+        (EXACT, {"max_length": 20, "min_length": 30}, "min_length"),
+        (EXACT, {"min_length": 500}, "min_length"),
+        (EXACT, {"min_length": -1}, "min_length"),
+        (TALKER, {"max_length": 2}, "max_length"),
+        (TALKER, {"max_length": 513}, "max_length"),
+    ],
+)
+def test_a_length_that_leaves_no_room_is_refused_by_name(
+    model: str, parameters: dict[str, Any], field: str, dialects: ServeProcess
+) -> None:
+    for fields in ({}, {"stream": True}):
+        status, _, refusal = call(dialects, f"/models/{model}", {"inputs": "a b c", "parameters": parameters, **fields})
+        assert status == 400 and refusal["error"].startswith(f"{field} is "), refusal
+
+
+def test_a_long_prompt_of_a_bounded_length_is_refused_quickly(dialects: ServeProcess) -> None:
+    """The prompt has a million tokens, of which only as many are counted as a model could read."""
+    body = {"inputs": "a garden " * 10**6, "parameters": {"max_length": 30}}
+    status, _, refusal = call(dialects, "/models/stories", body)
+    assert status in (400, 413) and "error" in refusal

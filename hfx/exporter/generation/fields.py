@@ -12,7 +12,8 @@ from typing import Any
 from hfx.exporter.config_file import read_json, read_optional_json
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import class_config, written_by_4
-from hfx.python_backends.engine.generation_settings import DECODING, LACKING
+from hfx.python_backends.engine.generation_settings import DECODING
+from hfx.tasks.transformers_settings import LACKING, RESULTS, WITHOUT_EFFECT
 
 FILE = "generation_config.json"
 # Settings that a checkpoint has under another name, that transformers lacks (such as seed), or that only a request may
@@ -31,55 +32,11 @@ ID_LISTS = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "
 # Ids for which config classes define default values.
 CLASS_IDS = (*IDS, "forced_eos_token_id")
 OTHERS = ("stop_strings", "num_return_sequences", "renormalize_logits")
-# Fields that hfx does not support, and the values with which they have no effect. Null always means no effect.
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    **LACKING,
-    "assistant_early_exit": (),
-    "assistant_ensemble_weight": (),
-    "constraints": (),
-    "dola_layers": (),
-    "force_words_ids": (),
-    "forced_decoder_ids": (),
-    "max_time": (),
-    "prompt_lookup_num_tokens": (),
-    "sequence_bias": (),
-    "speculation_type": (),
-    "token_healing": (False,),
-    "use_mtp": (False,),
-    "watermarking_config": (),
-}
 FORCES_BOS = "force_bos_token_to_be_generated"  # in the config.json of BART's summarizers, until transformers 4.6
-UNSERVED_SAMPLING = ("eta_cutoff", "top_h")  # fields of NEUTRAL that are only read when tokens are sampled
-# Fields about the config's origin, or about generate()'s other results and way of computing. None changes the tokens.
-WITHOUT_EFFECT = (
-    "_commit_hash",
-    "_from_model_config",
-    "assistant_confidence_threshold",
-    "assistant_lookbehind",
-    "cache_config",
-    "cache_implementation",
-    "compile_config",
-    "continuous_batching_config",
-    "disable_compile",
-    "is_assistant",
-    "low_memory",
-    "max_cache_len",
-    "max_matching_ngram_size",
-    "num_assistant_tokens",
-    "num_assistant_tokens_schedule",
-    "output_attentions",
-    "output_hidden_states",
-    "output_logits",
-    "output_scores",
-    "prefill_chunk_size",
-    "remove_invalid_values",
-    "return_dict_in_generate",
-    "return_legacy_cache",
-    "target_lookbehind",
-    "transformers_version",
-    "use_cache",
-)
-KNOWN = frozenset((*OFF, *LENGTHS, *IDS, *ID_LISTS, *OTHERS, *NEUTRAL))
+UNSERVED_SAMPLING = ("eta_cutoff", "top_h")  # fields of LACKING that are only read when tokens are sampled
+# Fields that don't change the tokens, in a checkpoint also those of generate()'s other results.
+IGNORED = WITHOUT_EFFECT | RESULTS.keys()
+KNOWN = frozenset((*OFF, *LENGTHS, *IDS, *ID_LISTS, *OTHERS, *LACKING))
 
 
 def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
@@ -96,7 +53,7 @@ def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
         if checkpoint.config.get(FORCES_BOS) and "bos_token_id" in fields:
             fields.setdefault("forced_bos_token_id", fields["bos_token_id"])
         return fields, "config.json"
-    fields = {key: value for key, value in read_json(file).items() if key not in WITHOUT_EFFECT}
+    fields = {key: value for key, value in read_json(file).items() if key not in IGNORED}
     # null turns a field off in version 4 and leaves it to its default in version 5.
     return fields if settings_by_4(checkpoint) else _without_nulls(fields), FILE
 

@@ -13,11 +13,10 @@ from typing import Any, NoReturn
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.generation.fields import (
     FILE,
+    IGNORED,
     KNOWN,
-    NEUTRAL,
     OFF,
     UNSERVED_SAMPLING,
-    WITHOUT_EFFECT,
     read_fields,
     settings_by_4,
     vocabulary_size,
@@ -27,6 +26,7 @@ from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import bad_words_at_start
 from hfx.metadata import shown
 from hfx.names import Task
+from hfx.tasks.transformers_settings import LACKING
 
 DEFAULT_MAX_TOKENS = 256  # as in transformers' pipelines; generate() alone stops after 20
 UNSET_LENGTH = 20  # transformers' default max_length; version 4 counts it in new tokens, even if the checkpoint sets it
@@ -99,7 +99,7 @@ def read_settings(checkpoint: Checkpoint, task: GenerationTask, positions: int) 
     fields, origin = read_fields(checkpoint)
     tasks, prefix = task_fields(checkpoint, task)
     origins = dict.fromkeys(fields, origin) | dict.fromkeys(tasks, f"task_specific_params.{task.task} of config.json")
-    strays = tuple(sorted((fields | tasks).keys() - KNOWN - set(WITHOUT_EFFECT)))
+    strays = tuple(sorted((fields | tasks).keys() - KNOWN - IGNORED))
     known = {name: value for name, value in (fields | tasks).items() if name in KNOWN}
     unread = {name: value for name, value in known.items() if not known.get("do_sample") and _only_sampled(name, value)}
     read = {name: value for name, value in known.items() if name not in unread}
@@ -119,7 +119,7 @@ def _only_sampled(name: str, value: Any) -> bool:
     from hfx.python_backends.errors import InvalidRequest
 
     if value is None or name in UNSERVED_SAMPLING:
-        return value is not None and value not in NEUTRAL[name]
+        return value is not None and value not in LACKING[name]
     if name not in SETTINGS or SETTINGS[name].scope != SAMPLING:
         return False
     try:
@@ -155,7 +155,7 @@ class _Reader:
     def refuse_what_hfx_has_not(self) -> None:
         """Refuse a field of transformers that hfx does not support, unless its value has no effect."""
         for name, value in self.fields.items():
-            if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
+            if name in LACKING and value is not None and value not in LACKING[name]:
                 self._unsupported(name, "hfx does not decode with it")
 
     def settings(self, task: GenerationTask, positions: int, prefix: str) -> GenerationSettings:

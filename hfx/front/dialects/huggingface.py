@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hfx.client import calls
@@ -33,7 +33,8 @@ from hfx.front.answers import (
 )
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Events, Route, event
-from hfx.front.dialects import pipelines
+from hfx.front.dialects import generation_parameters, pipelines
+from hfx.front.dialects.generation_parameters import Parameters
 from hfx.front.dialects.tei import pair_labels, vectors_of
 from hfx.front.fields import (
     Fields,
@@ -41,11 +42,9 @@ from hfx.front.fields import (
     check_generator,
     check_task,
     flag,
-    generation_settings,
     json_object,
     prompt_of,
     refuse_unknown,
-    refuse_unsupported,
     shown,
     text,
     texts,
@@ -54,25 +53,14 @@ from hfx.front.fields import (
 from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
-from hfx.front.structured_output import GRAMMAR, huggingface_structure
+from hfx.front.structured_output import GRAMMAR
 from hfx.metadata import INT32_MAX
-from hfx.names import GENERATION_TASKS, TOKENIZE_SUFFIX, Kind, Task
-from hfx.python_backends.engine.generation_settings import LACKING, MOST_ALTERNATIVES, SAMPLING, SETTINGS, of_scope
+from hfx.names import GENERATION_TASKS, TEXT_INPUT, TOKENIZE_SUFFIX, Kind, Task
 from hfx.python_backends.tasks import PROMPTS, TASKS
 
 Result = TypeVar("Result")
 TOP = {"inputs", "parameters", "options", "stream"}
-# Parameters of generators that hfx does not support, with the values that have no effect.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **LACKING,
-    "decoder_input_details": (False,),
-    "watermark": (False,),
-    "best_of": (1,),
-    "adapter_id": (),
-    "truncate": (),
-    **pipelines.GENERATING,
-}
-RENAMED = {"src_lang": "source_lang", "tgt_lang": "target_lang"}
+GENERATED_TEXT = "generated_text"
 ERROR_TYPES = {400: "validation", 429: "overloaded"}
 
 
@@ -96,6 +84,10 @@ class Inputs:
         exported = self.request.files.settings(self.model, TOKENIZE_SUFFIX) if has_exported else {}
         pipelines.take_arguments(task, self.parameters, known, exported)
 
+    async def settings(self, parameters: Parameters, prompt: str) -> GenerationSettings:
+        """Return the settings for a prompt."""
+        return await generation_parameters.for_prompt(self.request, self.model, parameters, prompt)
+
     async def results(self, call: Callable[[str], Call[Result]]) -> list[Result]:
         """Return the result of `call` for each input. Raises Refusal (400, 413) if an input is not a text."""
         return await self.request.inference.rows(self.model, [call(one) for one in texts(self.inputs, "inputs")])
@@ -115,13 +107,12 @@ async def infer(request: DialectRequest) -> bytes | Events:
 
 def inputs_of(request: DialectRequest, model: ServedModel, fields: Fields) -> Inputs:
     """Return the inputs and parameters in `fields`; for feature-extraction, other fields are parameters, too."""
+    request.inference.names[TEXT_INPUT] = "inputs"
     beside: Fields = {}
     if model.task is Task.FEATURE_EXTRACTION:
         beside = {name: value for name, value in fields.items() if name not in TOP}
     refuse_unknown(fields, {*TOP, *beside})
-    parameters = fields.get("parameters") or {}
-    if not isinstance(parameters, dict):
-        raise Refusal(400, f"parameters is {shown(parameters)}. Send an object.", param="parameters")
+    parameters = json_object(fields.get("parameters") or {}, "parameters")
     present = {name: value for name, value in {**beside, **parameters}.items() if value is not None}
     return Inputs(request, model, fields.get("inputs"), present)
 
@@ -221,6 +212,7 @@ async def _rank(inputs: Inputs) -> Any:
         raise Refusal(400, f"inputs is {shown(fields)}. Send a query and texts.", param="inputs")
     refuse_unknown(fields, {"query", "texts", "return_documents"})
     sources = texts(fields.get("texts"), "texts")
+    inputs.request.inference.names[TEXT_INPUT] = "texts"
     if inputs.model.kind is Kind.PAIR_CLASSIFIER:
         pairs = [(text(fields.get("query"), "query"), source) for source in sources]
         options = prompt_of(inputs.parameters)
@@ -231,28 +223,40 @@ async def _rank(inputs: Inputs) -> Any:
 
 
 async def generate(inputs: Inputs) -> list[dict[str, Any]]:
-    """Generate a text for each input."""
-    settings, has_prompt = _settings(inputs)
+    """Generate a text for each input.
+
+    A text has the field of its task, and `generated_text`, which InferenceClient.text_generation reads for any model.
+    """
+    parameters = generation_parameters.read(inputs.request, inputs.model, inputs.parameters)
     prompts = texts(inputs.inputs, "inputs")
-    inference = inputs.request.inference
-    results = await in_order([inference.generate(inputs.model, prompt, settings) for prompt in prompts])
-    name = text_field(inputs.model.task)
-    return [
-        {name: prompt + result.text if has_prompt else result.text, **_details(result, settings)}
+    settings = [await inputs.settings(parameters, prompt) for prompt in prompts]
+    infer = inputs.request.inference.generate
+    results = await in_order([infer(inputs.model, *each) for each in zip(prompts, settings, strict=True)])
+    names = (text_field(inputs.model.task), GENERATED_TEXT)
+    written = [
+        prompt + result.text if parameters.has_prompt else result.text
         for prompt, result in zip(prompts, results, strict=True)
+    ]
+    return [
+        {**dict.fromkeys(names, text), **_details(result, parameters)}
+        for text, result in zip(written, results, strict=True)
     ]
 
 
-def _details(result: Generation, settings: GenerationSettings) -> dict[str, Any]:
+def _details(result: Generation, parameters: Parameters) -> dict[str, Any]:
     """Return the `details` of a text if the request has them."""
-    if settings.logprobs is None:
+    if not parameters.has_details:
         return {}
+    settings = parameters.settings
     ending = _ending(result.finish_reason, result.output_tokens, result.tokens, settings)
-    return {"details": {**ending, **details(result.tokens, settings.logprobs)}}
+    return {"details": {**ending, **details(result.tokens, settings.logprobs or 0)}}
 
 
 def _ending(reason: str, count: int, tokens: Sequence[Token], settings: GenerationSettings) -> dict[str, Any]:
-    return {"finish_reason": finish_reason(reason, tokens), "generated_tokens": count, "seed": settings.seed}
+    # Without tokens, such as for beams, the end token is assumed: TGI's clients know no other name of this end.
+    has_cause = tokens or settings.stop_words
+    reason = finish_reason(reason, tokens) if has_cause or reason != "stop" else "eos_token"
+    return {"finish_reason": reason, "generated_tokens": count, "seed": settings.seed}
 
 
 ANSWERS: Mapping[Task, Callable[[Inputs], Awaitable[Any]]] = {
@@ -269,9 +273,10 @@ ANSWERS: Mapping[Task, Callable[[Inputs], Awaitable[Any]]] = {
 
 async def stream(inputs: Inputs) -> Events:
     """Yield the pieces of a text as text-generation-inference's events. The last event has the whole text."""
-    settings, has_prompt = _settings(inputs)
+    parameters = generation_parameters.read(inputs.request, inputs.model, inputs.parameters)
     prompt = text(inputs.inputs, "inputs")
-    whole = prompt if has_prompt else ""
+    settings = await inputs.settings(parameters, prompt)
+    whole = prompt if parameters.has_prompt else ""
     async with aclosing(inputs.request.inference.pieces(inputs.model, prompt, settings)) as pieces:
         async for piece in pieces:
             whole += piece.text
@@ -282,49 +287,6 @@ async def stream(inputs: Inputs) -> Events:
                     facts = _ending(piece.finish_reason, piece.output_tokens, piece.tokens, settings)
                     ending = {"generated_text": whole, "details": {**facts, "input_length": piece.input_tokens}}
                 yield event({"index": piece.output_tokens - len(rows) + number, **row, **ending})
-
-
-def _settings(inputs: Inputs) -> tuple[GenerationSettings, bool]:
-    """Return the settings of a generator, and whether its answer begins with the prompt."""
-    parameters = dict(inputs.parameters)
-    nested = parameters.pop("generate_parameters", None) or {}
-    if not isinstance(nested, dict):
-        raise Refusal(400, f"generate_parameters is {shown(nested)}. Send an object.", param="generate_parameters")
-    parameters |= nested
-    has_prompt = flag(parameters, "return_full_text")
-    cut = pipelines.truncates(parameters.pop("truncation", False))
-    pipelines.check_counts(parameters)
-    for name in ("return_full_text", *pipelines.COUNTS):
-        parameters.pop(name, None)
-    if cut and parameters.get("long") is None and "long" in inputs.model.metadata.input_types:
-        parameters["long"] = "truncate"
-    structure = huggingface_structure(parameters.pop("grammar", None))
-    alternatives = _alternatives(parameters)
-    refuse_unsupported(parameters, NEUTRAL)
-    named = {RENAMED.get(name, name): value for name, value in parameters.items() if name not in NEUTRAL}
-    settings = generation_settings({**_sampled(named), **structure})
-    return replace(settings, logprobs=alternatives), has_prompt
-
-
-def _sampled(named: Fields) -> Fields:
-    """If `do_sample` is false, drop it beside sampling settings that are on: these sample in TGI (NextTokenChooser)."""
-    if named.get("do_sample") is not False:
-        return named
-    fields = set(of_scope(SAMPLING))
-    off = {name for name in fields if named.get(name) == SETTINGS[name].off}
-    sampled = {"do_sample"} if (fields - off) & named.keys() else set()
-    return {name: value for name, value in named.items() if name not in off | sampled}
-
-
-def _alternatives(parameters: dict[str, Any]) -> int | None:
-    """Remove `details` and `top_n_tokens`. Return the number of alternatives for each token; None: no details."""
-    has_details = flag(parameters, "details")
-    count = whole_number(parameters, "top_n_tokens", 0, MOST_ALTERNATIVES, 0)
-    for name in ("details", "top_n_tokens"):
-        parameters.pop(name, None)
-    if count and not has_details:
-        raise Refusal(400, "top_n_tokens go with details. Send details true, or neither.", param="top_n_tokens")
-    return count if has_details else None
 
 
 async def _similarities(request: DialectRequest, model: ServedModel, inputs: Any) -> list[float]:
@@ -368,6 +330,8 @@ WRITING: Mapping[str, Schema] = {
     "return_full_text": BOOLEAN,
     "details": BOOLEAN,
     "top_n_tokens": WHOLE,
+    "max_length": WHOLE,
+    "min_length": WHOLE,
     "grammar": GRAMMAR,
 }
 GENERATION = body("inputs", inputs=TEXT, parameters=body("", **WRITING))

@@ -24,7 +24,8 @@ from hfx.front.schemas import INFER
 from hfx.names import GENERATION_TASKS, TEXT_INPUT, Task
 
 FLAT_SHAPE = re.compile(rb'"shape"\s*:\s*\[\s*-?\d+\s*\]')
-TEXT_NAMES = ("args", "array_inputs", "text_inputs", "inputs", "sequences")
+# The last is the name that MLServer's StringRequestCodec gives to its only input.
+TEXT_NAMES = ("args", "array_inputs", "text_inputs", "inputs", "sequences", "input-1")
 NAMED = re.compile(rb'"name"\s*:\s*"(?:%b)"' % "|".join(TEXT_NAMES).encode())
 OWN_NAME = re.compile(rb'"name"\s*:\s*"%b"' % TEXT_INPUT.encode())
 TYPED = re.compile(rb'"content_type"\s*:\s*"(?:hf|pd|raw|hg_json|hg_jsonlist)"')
@@ -82,6 +83,7 @@ async def _answers(
     """Return the answers of Hugging Face's API, in the structure of a pipeline that MLServer calls. Raises Refusal."""
     task, best_only, is_single = model.task, "top_k" not in parameters, not single.isdisjoint(inputs)
     sources = _sources(model, inputs, parameters)
+    request.inference.names[TEXT_INPUT] = next(iter(inputs))
     is_single = len(sources) == 1 and (is_single or task is Task.QUESTION_ANSWERING)
     if task is Task.TEXT_CLASSIFICATION and best_only:
         parameters["top_k"] = 1
@@ -125,9 +127,9 @@ def _sources(model: ServedModel, inputs: Values, parameters: dict[str, Any]) -> 
         parameters["candidate_labels"] = inputs.pop("candidate_labels")
     if len(inputs) != 1 or not inputs.keys() <= set(TEXT_NAMES):
         sent = ", ".join(inputs or parameters)
-        raise Refusal(400, f"The inputs are {sent}. Send the texts as {' or '.join(TEXT_NAMES)}.")
-    [values] = inputs.values()
-    return texts(values, "inputs")
+        raise Refusal(400, f"The inputs are {sent}. Send the texts as args.", param=next(iter(inputs), ""))
+    [(name, values)] = inputs.items()
+    return texts(values, name)
 
 
 def _ranked(source: str, row: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -49,8 +49,8 @@ from hfx.front.inference import in_order, interleaved
 from hfx.front.refusals import UNKNOWN_PATH, Refusal, dumped
 from hfx.front.schemas import BOOLEAN, GENERATION, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.front.structured_output import OPENAI, OPENAI_SCHEMAS, openai_structure
-from hfx.names import Task
-from hfx.python_backends.engine.generation_settings import LACKING
+from hfx.names import LOGPROBS, MAX_TOKENS, TEXT_INPUT, Task
+from hfx.tasks.transformers_settings import LACKING
 
 MOST_CHOICES = 128
 DONE = b"data: [DONE]\n\n"
@@ -70,18 +70,16 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": ("none",),
     **LACKING,
     # vLLM's
+    **dict.fromkeys(
+        ("allowed_token_ids", "chat_template", "guided_grammar", "prompt_logprobs", "truncate_prompt_tokens"), ()
+    ),
     "add_generation_prompt": (True,),
-    "allowed_token_ids": (),
     "bad_words": ([],),
-    "chat_template": (),
     "continue_final_message": (False,),
-    "guided_grammar": (),
     "include_stop_str_in_output": (False,),
-    "prompt_logprobs": (),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "stop_token_ids": ([],),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
 # Clients that send token ids by default, and the setting that prevents it.
@@ -180,7 +178,7 @@ async def completions(request: DialectRequest) -> bytes | Events:
     model = await _named_model(request, fields)
     check_generator(model)
     prompts = _texts(fields, "prompt")
-    return await _answer(request, PLAIN, _completion(request.id, PLAIN, model, fields, prompts))
+    return await _answer(request, PLAIN, _completion(request, PLAIN, model, fields, prompts))
 
 
 async def chat_completions(request: DialectRequest) -> bytes | Events:
@@ -190,7 +188,7 @@ async def chat_completions(request: DialectRequest) -> bytes | Events:
     check_generator(model)
     options = checked_options(fields.pop("chat_template_kwargs", None))
     prompt = await chat_prompt(request.files, model, fields.pop("messages", None), options=options)
-    return await _answer(request, CHAT, _completion(request.id, CHAT, model, chat_settings(model, fields), [prompt]))
+    return await _answer(request, CHAT, _completion(request, CHAT, model, chat_settings(model, fields), [prompt]))
 
 
 async def embeddings(request: DialectRequest) -> bytes:
@@ -199,6 +197,7 @@ async def embeddings(request: DialectRequest) -> bytes:
     model = await _named_model(request, fields)
     check_task(model, Task.FEATURE_EXTRACTION)
     inputs = _texts(fields, "input")
+    request.inference.names[TEXT_INPUT] = "input"
     encoding = fields.get("encoding_format") or "float"
     refuse_unknown(fields, EMBEDDINGS["properties"])
     call = calls.embed(model.name, **embedding_options(model, fields))
@@ -219,9 +218,8 @@ async def embeddings(request: DialectRequest) -> bytes:
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     """Return the status and JSON of an error."""
     kind = TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
-    param = "prompt" if refusal.param == "text_input" else refusal.param
     code = UNKNOWN_PATH if refusal.reason == UNKNOWN_PATH else CODES.get(refusal.status)
-    shape = {"message": refusal.message, "type": kind, "param": param or None, "code": code}
+    shape = {"message": refusal.message, "type": kind, "param": refusal.param or None, "code": code}
     return refusal.status, {"error": shape}
 
 
@@ -249,9 +247,15 @@ def _texts(fields: Fields, name: str) -> list[str]:
     return texts(value, name)
 
 
-def _completion(name: str, style: Style, model: ServedModel, fields: Fields, prompts: Sequence[str]) -> Completion:
+def _completion(
+    request: DialectRequest, style: Style, model: ServedModel, fields: Fields, prompts: Sequence[str]
+) -> Completion:
     refuse_unsupported(fields, NEUTRAL)
-    settings = replace(_settings(fields), logprobs=style.alternatives(fields))
+    names = request.inference.names
+    names[TEXT_INPUT] = "messages" if style is CHAT else "prompt"
+    if fields.get("top_logprobs"):
+        names[LOGPROBS] = "top_logprobs"
+    settings = replace(_settings(fields, names), logprobs=style.alternatives(fields))
     count = whole_number(fields, "n", 1, MOST_CHOICES, 1)
     check_count(count * len(prompts), "prompt and n")
     streams = flag(fields, "stream")
@@ -259,7 +263,7 @@ def _completion(name: str, style: Style, model: ServedModel, fields: Fields, pro
     if not isinstance(options, dict) or (options and not streams):
         raise Refusal(400, "stream_options go with stream. Send both or neither.", param="stream_options")
     head = {
-        "id": f"{style.prefix}-{name}",
+        "id": f"{style.prefix}-{request.id}",
         "created": int(time.time()),
         "model": model.name,
         "system_fingerprint": "hfx",  # text-generation-inference's client wants one
@@ -267,16 +271,21 @@ def _completion(name: str, style: Style, model: ServedModel, fields: Fields, pro
     return Completion(model, tuple(prompts), _seeded(settings, count), streams, flag(options, "include_usage"), head)
 
 
-def _settings(fields: Fields) -> GenerationSettings:
+def _settings(fields: Fields, names: dict[str, str]) -> GenerationSettings:
+    """Return the settings in `fields`, and add the caller's names of fields to `names`. Raises Refusal (400)."""
     named = {name: value for name, value in fields.items() if name not in OWN | NEUTRAL.keys()}
     longest = fields.get("max_completion_tokens")
     if longest is not None and named.setdefault("max_tokens", longest) not in (None, longest):
         message = f"max_completion_tokens is {shown(longest)}, and max_tokens another number. Send one of them."
         raise Refusal(400, message, param="max_completion_tokens")
-    named |= openai_structure(fields)
+    if longest is not None:
+        names[MAX_TOKENS] = "max_completion_tokens"
+    name, structure = openai_structure(fields)
+    names |= dict.fromkeys(structure, name)
+    named |= structure
     if named.get("top_k") == -1:  # vLLM's value for all tokens
         named["top_k"] = 0
-    settings = generation_settings(named)
+    settings = generation_settings(named, names)
     if not flag(fields, "ignore_eos"):
         return settings
     if settings.max_tokens is None:

@@ -55,10 +55,14 @@ GENERATING: Values = {
     "padding": PADDED["padding"],
     "return_tensors": (False,),
     "return_text": (True,),
-    "use_cache": (True,),
+    "return_type": (),
     "handle_long_generation": (),
     "prefix": ("",),
-    "clean_up_tokenization_spaces": (False,),
+    "skip_special_tokens": (True,),
+    "continue_final_message": (False,),
+    "tokenizer_encode_kwargs": ({}, {"truncation": True}),
+    "tools": ([],),
+    "documents": ([],),
 }
 
 

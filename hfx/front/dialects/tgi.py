@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfx.front.answers import text_field
 from hfx.front.dialect import Dialect, DialectRequest, Events, routes
 from hfx.front.dialects import huggingface
 from hfx.front.fields import check_generator, known_fields, text
@@ -20,9 +19,8 @@ VALIDATION = 422  # where other APIs have 400
 
 async def generate(request: DialectRequest) -> bytes:
     """POST /generate: generate a text."""
-    inputs = await _inputs(request)
-    [answer] = await huggingface.generate(inputs)
-    return dumped({"generated_text": answer.pop(text_field(inputs.model.task)), **answer})
+    [answer] = await huggingface.generate(await _inputs(request))
+    return dumped({name: answer[name] for name in (huggingface.GENERATED_TEXT, "details") if name in answer})
 
 
 async def generate_stream(request: DialectRequest) -> Events:

@@ -169,13 +169,17 @@ class Decoding:
     """
 
     max_tokens: int = setting(256, "INT32", integer(1), "maximum number of new tokens", aliases=("max_new_tokens",))
-    min_tokens: int = setting(0, "INT32", integer(0), "minimum number of new tokens")
+    min_tokens: int = setting(0, "INT32", integer(0), "minimum number of new tokens", aliases=("min_new_tokens",))
     num_beams: int = setting(1, "INT32", integer(1, 64), "number of beams; 1: no beam search", aliases=("beam_width",))
     num_return_sequences: int = setting(
         1, "", integer(1, 64), "number of texts per prompt; only with `hfx infer --local`"
     )
     do_sample: bool = setting(
-        False, "BOOL", boolean, "sample tokens, or take the likeliest; sampling is on if any sampling setting is given"
+        False,
+        "BOOL",
+        boolean,
+        "sample tokens, or take the likeliest; sampling is on if any sampling setting is given, unless beams are the "
+        "model's default",
     )
     temperature: float = setting(
         1.0,
@@ -242,7 +246,11 @@ class Texts:
 
     # A stream may have to hold back as many characters as a stop string has.
     stop_words: tuple[str, ...] = setting(
-        (), "STRING", strings(64, 512), "stop before any of these texts, each of 1 to 512 characters", aliases=("stop",)
+        (),
+        "STRING",
+        strings(64, 512),
+        "stop before any of these texts, each of 1 to 512 characters",
+        aliases=("stop", "stop_strings"),
     )
     # None: "truncate" with an encoder, "error" without.
     long: Optional[Long] = setting(  # noqa: RUF009
@@ -318,18 +326,6 @@ BY_ALL_NAMES: Mapping[str, Setting] = {**SETTINGS, **{alias: SETTINGS[name] for 
 LISTS = frozenset(name for name, row in BY_ALL_NAMES.items() if row.is_list)
 # The settings whose tensor has true and false as texts, because the setting has a value that is a text, too.
 FLAGS = frozenset(row.name for row in SETTINGS.values() if row.dtype == "STRING" and True in row.choices)
-# Settings of transformers that this engine lacks, with the values that change nothing.
-LACKING: Mapping[str, tuple[Any, ...]] = {
-    "diversity_penalty": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1,),
-    "eta_cutoff": (0,),
-    "exponential_decay_length_penalty": (),
-    "guidance_scale": (1,),
-    "num_beam_groups": (1,),
-    "penalty_alpha": (0,),
-    "top_h": (),
-}
 
 
 def of_scope(scope: str) -> tuple[str, ...]:
@@ -352,9 +348,11 @@ def to_text(name: str, value: Any) -> Any:
 def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked `fields`, with their own names in place of aliases. None means "not set".
 
-    Raises InvalidRequest for an unknown name, and for a value of the wrong type or out of range.
+    Raises InvalidRequest, which names the field as the caller does, for an unknown name, and for a value of the wrong
+    type or out of range.
     """
     given: dict[str, Any] = {}
+    names: dict[str, str] = {}
     for name, value in fields.items():
         if value is None:
             continue
@@ -365,14 +363,14 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
             value = (value,)
         if own in given and given[own] != value:
             raise InvalidRequest(name, value, f"equal to {own}, as both are one field")
-        given[own] = value
-    return {name: _check(name, value) for name, value in given.items()}
+        given[own], names[own] = value, name
+    return {own: _check(own, names[own], value) for own, value in given.items()}
 
 
-def _check(name: str, value: Any) -> Any:
-    if name == "temperature" and type(value) in (int, float) and value == 0:
+def _check(own: str, name: str, value: Any) -> Any:
+    if own == "temperature" and type(value) in (int, float) and value == 0:
         return 0.0  # callers of other servers turn sampling off like this
-    return SETTINGS[name].check(name, value)
+    return SETTINGS[own].check(name, value)
 
 
 def _unknown(name: str, value: Any) -> InvalidRequest:

@@ -204,10 +204,14 @@ def resolve_config(
 
     `timeout` is in seconds from now. Tokens are sampled if `do_sample` says so. If the request does not set it, tokens
     are sampled if the request sets a field of sampling, or if the model samples by default; temperature 0 turns
-    sampling off. Without a seed, a random one is used. Raises InvalidRequest, naming the field and what is allowed.
+    sampling off. If beams are the model's default, fields of sampling have no effect without `do_sample`, as in
+    transformers: clients of other servers always send a temperature. Without a seed, a random one is used. Raises
+    InvalidRequest, naming the field and what is allowed.
     """
     given = checked(fields)
     values = {**configuration.defaults, **given}
+    if given.get("do_sample"):
+        values["num_beams"] = given.get("num_beams", 1)  # beams that only the model's defaults ask for give way
     values["do_sample"] = _samples(given, values)
     _refuse_beams_with_samples(given, values)
     _refuse_unread(given, values)
@@ -236,8 +240,7 @@ def _deadline(timeout: float | None) -> float | None:
 def _samples(given: Mapping[str, Any], values: dict[str, Any]) -> bool:
     asked = [name for name in SAMPLING_FIELDS if name in given]
     if values.get("num_beams", 1) > 1 and "do_sample" not in given:
-        # Clients of other servers always send fields of sampling, with values that do nothing.
-        asked = [name for name in asked if given[name] != SETTINGS[name].off]
+        asked = [name for name in asked if "num_beams" in given and given[name] != SETTINGS[name].off]
     if values.get("temperature") == 0:
         del values["temperature"]
         if given.get("do_sample"):
@@ -255,8 +258,7 @@ def _refuse_beams_with_samples(given: Mapping[str, Any], values: Mapping[str, An
     name = next((name for name in ("do_sample", *SAMPLING_FIELDS) if name in given), None)
     if name is None:
         raise InvalidRequest("num_beams", beams, "1, or do_sample must be false, as this model samples by default")
-    whose = "num_beams" if "num_beams" in given else "this model's default of num_beams"
-    raise unusable(name, given[name], f"beams are not sampled, and {whose} is {beams}", ONE_BEAM)
+    raise unusable(name, given[name], f"beams are not sampled, and num_beams is {beams}", ONE_BEAM)
 
 
 def _refuse_unread(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ API_KEY, BOUNDED_KEY = "a-key-of-the-tests", "another-key-of-the-tests"
 ENCODERS = ("sentiment-fp32", "entities-fp32", "answers-fp32", "nli-fp32", "similar-int8")
 RANKER = "ranker"
 TALKER = "talker"
+EXACT = "summaries-fp32"  # the answers of torch
 PROMPT = "Anna was"
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"

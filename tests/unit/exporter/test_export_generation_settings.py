@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
-from hfx.exporter.generation.fields import KNOWN, NEUTRAL, UNSERVED_SAMPLING, WITHOUT_EFFECT
+from hfx.exporter.generation.fields import IGNORED, KNOWN, UNSERVED_SAMPLING
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import find_generation_task
 from hfx.exporter.source import Checkpoint
 from hfx.python_backends.generation.configuration import Configuration, resolve_config
+from hfx.tasks.transformers_settings import LACKING
 from tests.rigs.engine.generation_models import facts
 
 VOCABULARY = 50
@@ -122,9 +123,9 @@ def test_a_decoder_s_max_length_counts_the_prompt(
     assert (found.defaults["max_tokens"], found.default_max_length) == (tokens, length)
 
 
-@pytest.mark.parametrize("name", sorted(NEUTRAL))
+@pytest.mark.parametrize("name", sorted(LACKING))
 def test_a_field_that_hfx_has_not_may_be_there_if_it_does_nothing(tmp_path: Path, name: str) -> None:
-    for value in (None, *NEUTRAL[name]):
+    for value in (None, *LACKING[name]):
         assert settings(tmp_path, {name: value}) == settings(tmp_path, {})
 
 
@@ -143,11 +144,11 @@ def test_every_field_of_transformers_is_known() -> None:
     from transformers import GenerationConfig
 
     fields = set(vars(GenerationConfig()))
-    assert fields - KNOWN - set(WITHOUT_EFFECT) == set()
+    assert fields - KNOWN - IGNORED == set()
 
 
 SEVERAL = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
-UNSUPPORTED = {"num_return_sequences": 3, **dict.fromkeys(NEUTRAL, 2), **{name: [2, 3] for name in SEVERAL}}
+UNSUPPORTED = {"num_return_sequences": 3, **dict.fromkeys(LACKING, 2), **{name: [2, 3] for name in SEVERAL}}
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))

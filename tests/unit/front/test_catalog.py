@@ -76,9 +76,9 @@ def test_refusals_show_types_and_values_as_json(value: Any, name: str, form: str
 
 def test_refusals_show_values_as_json() -> None:
     with pytest.raises(Refusal, match="temperature is true; it must be a number"):
-        generation_settings({"temperature": True})
-    with pytest.raises(Refusal, match="stop_words is null; it must be"):
-        generation_settings({"stop": [None, False]})
+        generation_settings({"temperature": True}, {})
+    with pytest.raises(Refusal, match="stop is null; it must be"):
+        generation_settings({"stop": [None, False]}, {})
     with pytest.raises(Refusal) as raised:
         text("\ud800", "query")
     assert "encode(" not in raised.value.message

@@ -197,18 +197,9 @@ def test_chunks_are_refused_for_a_decoder() -> None:
     assert refusal({"long": "chunk"}).field == "long"
 
 
-@pytest.mark.parametrize(
-    ("fields", "defaults", "fix"),
-    [
-        ({"temperature": 0.7}, BART_CNN, "set num_beams to 1"),
-        ({"num_beams": 2}, {"do_sample": True}, "do_sample must be false"),
-    ],
-)
-def test_beams_and_sampling_of_a_default_are_refused_with_the_fix(
-    fields: dict[str, Any], defaults: dict[str, Any], fix: str
-) -> None:
-    error = refusal(fields, max_source=32, defaults=defaults)
-    assert error.field in fields and fix in str(error)
+def test_beams_beside_a_default_of_sampling_are_refused_with_the_fix() -> None:
+    error = refusal({"num_beams": 2}, max_source=32, defaults={"do_sample": True})
+    assert error.field == "num_beams" and "do_sample must be false" in str(error)
 
 
 # Sampling
@@ -218,6 +209,22 @@ def test_setting_a_sampling_field_enables_sampling() -> None:
     for name in of_scope(SAMPLING):
         assert chosen({name: SETTINGS[name].off}).do_sample
     assert not chosen({"temperature": 0, "top_p": 0.9}).do_sample
+
+
+def test_only_do_sample_samples_where_beams_are_the_models_default() -> None:
+    fields: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "seed": 3}
+    assert (summarizer(fields).num_beams, summarizer(fields).do_sample) == (4, False)
+    sampled = summarizer({**fields, "do_sample": True})
+    assert (sampled.num_beams, sampled.do_sample, sampled.temperature) == (1, True, 0.7)
+    assert summarizer({**fields, "num_beams": 1}).do_sample
+    with pytest.raises(InvalidRequest, match="temperature"):
+        summarizer({"temperature": 0.7, "num_beams": 4})
+
+
+def test_a_refusal_names_a_field_as_the_caller_does() -> None:
+    for name, value in (("stop", ""), ("max_new_tokens", 0), ("beam_width", 65), ("stop_strings", [3])):
+        error = refusal({name: value})
+        assert error.field == name and str(error).startswith(f"{name} is ")
 
 
 def test_a_seed_is_drawn_where_none_is_given() -> None:
