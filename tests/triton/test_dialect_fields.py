@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.clients.dialect_calls import PROMPT, call
+from tests.rigs.clients.dialect_calls import PROMPT, RANKER, call
 from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
+LONG = "a garden " * 3000
 # (fields besides the model and the prompt, the field that is named)
 OPENAI: tuple[tuple[dict[str, Any], str], ...] = (
     ({"stop": ""}, "stop"),
@@ -50,6 +51,24 @@ HUGGINGFACE: tuple[tuple[dict[str, Any], str], ...] = (
     ({"stop_sequence": "a", "stop_words": ["b"]}, "stop_sequence"),
     ({"grammar": {"type": "regex", "value": "a"}, "regex": "b"}, "grammar"),
 )
+ENCODERS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("/v1/embeddings", {"model": "similar-int8", "input": ["a", 3]}, "input"),
+    ("/v1/embeddings", {"model": "similar-int8", "input": "a", "dimensions": 3}, "dimensions"),
+    ("/v2/embed", {"model": "similar-int8", "texts": [3], "input_type": "clustering"}, "texts"),
+    (
+        "/v2/embed",
+        {"model": "similar-int8", "texts": ["a"], "input_type": "clustering", "output_dimension": 3},
+        "output_dimension",
+    ),
+    ("/v2/rerank", {"model": RANKER, "query": "a", "documents": ["a", 3]}, "documents"),
+    ("/v1/rerank", {"model": RANKER, "query": "a", "documents": ["a", 3]}, "documents"),
+    ("/rerank", {"query": "a", "texts": ["a", 3]}, "texts"),
+    ("/score", {"model": RANKER, "text_1": "a", "text_2": ["a", 3]}, "text_2"),
+    ("/embed", {"inputs": [3]}, "inputs"),
+    ("/models/sentiment-fp32", {"inputs": [3]}, "inputs"),
+    ("/models/answers-fp32", {"inputs": {"question": "a", "context": 3}}, "context"),
+    ("/v1/rerank", {"model": RANKER, "query": LONG * 2, "documents": ["a"]}, "query"),
+)
 
 
 @pytest.mark.parametrize(("fields", "field"), OPENAI)
@@ -67,3 +86,11 @@ def test_hugging_faces_message_begins_with_the_callers_field(
 ) -> None:
     status, _, answer = call(dialects, path, {"inputs": PROMPT, "parameters": parameters})
     assert status in (400, 422) and field in answer["error"].partition(".")[0].split(" "), answer
+
+
+@pytest.mark.parametrize(("path", "body", "field"), ENCODERS)
+def test_other_messages_have_the_callers_field(
+    path: str, body: dict[str, Any], field: str, dialects: ServeProcess
+) -> None:
+    status, _, answer = call(dialects, path, body)
+    assert status in (400, 413, 422) and field in str(answer) and "text_input" not in str(answer), answer

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from hfx.client import calls
-from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
-from hfx.front.dialects.jina import QUERY, best, reranker, result
+from hfx.front.dialects.jina import QUERY, SHARED, best, check_shared, reranker, result
 from hfx.front.fields import (
     Fields,
     check_cut,
@@ -26,18 +25,16 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, WHOLE, array, body
+from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, array, body
 from hfx.metadata import INT32_MAX
-from hfx.names import DIMENSIONS, PROMPT_NAME, TOKENIZE_SUFFIX, Task
+from hfx.names import DIMENSIONS, PROMPT_NAME, TEXT_INPUT, TOKENIZE_SUFFIX, Task
 
 T = TypeVar("T")
 
-# Fields that hfx does not support, with the values that have no effect.
-NEUTRAL: dict[str, tuple[Any, ...]] = {"relevant_spans": ({"enabled": False},), "priority": (0,)}
-MOST_TOKENS = "max_tokens_per_doc"
 META = {"api_version": {"version": "2"}}
 # The purposes of vectors, each with the name of its prompt, which is used if a model has it.
 INPUT_TYPES = {"search_query": "query", "search_document": "document", "classification": "", "clustering": ""}
+# Fields of /v2/embed that hfx does not support, with the values that have no effect.
 OF_EMBED: dict[str, tuple[Any, ...]] = {"embedding_types": (["float"],), "priority": (0,)}
 CUTS = {"END": True, "NONE": False}
 
@@ -45,9 +42,8 @@ CUTS = {"END": True, "NONE": False}
 async def rerank(request: DialectRequest) -> bytes:
     """POST /v2/rerank: rank documents for a query, best first. Scores are sigmoids of the logits."""
     fields = known_fields(request.content, BODY)
-    refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING)
-    _check_length(request, model, fields)
+    check_shared(request, model, fields)
     documents = fields.get("documents")
     if not isinstance(documents, list):
         raise Refusal(400, f"documents is {shown(documents)}. Send a list of texts.", param="documents")
@@ -71,6 +67,7 @@ async def embed(request: DialectRequest) -> bytes:
     has_role = role in (request.files.settings(model, TOKENIZE_SUFFIX).get("prompts") or {})
     chosen = {DIMENSIONS: width or None, PROMPT_NAME: role if has_role else None}
     call = calls.embed(model.name, **embedding_options(model, chosen))
+    request.inference.names |= {TEXT_INPUT: "texts", DIMENSIONS: "output_dimension"}
     results = await request.inference.rows(model, [call(source) for source in texts(sources, "texts")])
     check_cut({"truncate": _choice(fields, "truncate", CUTS, "END")}, results, default=True)
     if width not in (0, len(results[0].vector)):
@@ -89,16 +86,6 @@ def _choice(fields: Fields, name: str, choices: Mapping[str, T], default: str | 
     return choices[value]
 
 
-def _check_length(request: DialectRequest, model: ServedModel, fields: Fields) -> None:
-    """Raise Refusal if the request asks to cut documents at fewer tokens than the model does."""
-    if fields.get(MOST_TOKENS) is None:
-        return
-    read = request.files.settings(model, TOKENIZE_SUFFIX)["max_length"]
-    if whole_number(fields, MOST_TOKENS, 1, INT32_MAX, read) < read:
-        message = f"{MOST_TOKENS} is {fields[MOST_TOKENS]}; models cut a query and its document together, after {read}"
-        raise Refusal(400, f"{message} tokens here. Send {read} or more, or leave it out.", param=MOST_TOKENS)
-
-
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     """Return the status and JSON of an error."""
     return refusal.status, {"message": refusal.message}
@@ -107,10 +94,8 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 BODY = body(
     "query documents",
     **{**QUERY, "documents": array(TEXT)},
-    max_tokens_per_doc=WHOLE,
     return_documents=BOOLEAN,
-    relevant_spans=OBJECT,
-    priority=WHOLE,
+    **SHARED,
 )
 EMBED = body(
     "model texts input_type",

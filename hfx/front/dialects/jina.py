@@ -24,20 +24,34 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.ranking import only_colbert, ranked
-from hfx.front.refusals import Refusal, dumped
+from hfx.front.refusals import Refusal, dumped, json_type
 from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import Task
+from hfx.names import TEXT_INPUT, TOKENIZE_SUFFIX, Task
 
-# Cohere's fields, with the values that have no effect: a document is its text, and the model reads one part of it.
-NEUTRAL: dict[str, tuple[Any, ...]] = {"rank_fields": (["text"],), "max_chunks_per_doc": (1,)}
+# Fields of Cohere, Jina and vLLM, with the values that request what hfx does anyway: a document is its text, of which
+# the model reads one part. All paths for re-ranking and scoring take them.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "max_chunks_per_doc": (1,),
+    "mm_processor_kwargs": ({},),
+    "padding": ("do_not_pad",),
+    "priority": (0,),
+    "rank_fields": (["text"],),
+    "relevant_spans": ({"enabled": False},),
+    "return_embeddings": (False,),
+    "truncation": (True,),
+    "truncation_side": ("right",),
+}
+# Numbers of tokens at which texts are cut, with the value that means the model's own number.
+CUTS = {"max_tokens_per_doc": 0, "max_tokens_per_query": 0, "truncate_prompt_tokens": -1}
+IGNORED = ("user", "request_id")
 
 
 async def rerank(request: DialectRequest) -> bytes:
     """POST /v1/rerank: rank documents for a query, best first. Scores are sigmoids of the logits."""
     fields = known_fields(request.content, BODY)
-    refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING)
+    check_shared(request, model, fields)
     documents = fields.get("documents")
     ranks = await best(request, model, fields, texts_of(documents))
     has_text = flag(fields, "return_documents", True)
@@ -58,6 +72,17 @@ async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> Ser
     return model
 
 
+def check_shared(request: DialectRequest, model: ServedModel, fields: Fields) -> None:
+    """Raise Refusal (400) for a shared field whose value requests something that hfx does not do."""
+    refuse_unsupported(fields, NEUTRAL)
+    for name, whole in CUTS.items():
+        if fields.get(name) not in (None, whole):
+            read = request.files.settings(model, TOKENIZE_SUFFIX)["max_length"]
+            if whole_number(fields, name, 1, INT32_MAX, read) < read:
+                message = f"{name} is {fields[name]}; models cut a query and its document together, after {read} tokens"
+                raise Refusal(400, f"{message} here. Send {read} or more, or leave it out.", param=name)
+
+
 def texts_of(documents: Any) -> list[str]:
     """Return the texts of documents. A document is a text or an object with a text. Raises Refusal (400, 413)."""
     if not isinstance(documents, list):
@@ -68,6 +93,7 @@ def texts_of(documents: Any) -> list[str]:
 async def best(request: DialectRequest, model: ServedModel, fields: Fields, sources: Sequence[str]) -> list[Rank]:
     """Return the ranks of the `top_n` best texts in `sources` for the query in `fields`."""
     most = whole_number(fields, "top_n", 1, INT32_MAX, len(sources))
+    request.inference.names[TEXT_INPUT] = "documents"
     return (await ranked(request, model, text(fields.get("query"), "query"), sources))[:most]
 
 
@@ -88,11 +114,11 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 
 DOCUMENT = either(TEXT, body("text", text=TEXT))
 QUERY: dict[str, Schema] = {"model": TEXT, "query": TEXT, "documents": array(DOCUMENT), "top_n": WHOLE}
-BODY = body(
-    "query documents",
-    **QUERY,
-    return_documents=BOOLEAN,
-    rank_fields=array(TEXT),
-    max_chunks_per_doc=WHOLE,
-)
+SHARED: dict[str, Schema] = {
+    **{name: {"type": json_type(values[0])} for name, values in NEUTRAL.items()},
+    "rank_fields": array(TEXT),
+    **dict.fromkeys(CUTS, WHOLE),
+    **dict.fromkeys(IGNORED, TEXT),
+}
+BODY = body("query documents", **QUERY, return_documents=BOOLEAN, **SHARED)
 DIALECT = Dialect("jina", routes("POST", "v1/rerank", rerank, "Documents ranked for a query.", BODY), error)

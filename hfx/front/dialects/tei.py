@@ -7,6 +7,7 @@ Such a server has one model. Here, the paths are for the only model of the task.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -39,7 +40,7 @@ from hfx.front.ranking import only_colbert, ranked
 from hfx.front.refusals import Refusal, dumped
 from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
 from hfx.metadata import INT32_MAX
-from hfx.names import TOKENIZE_SUFFIX, Kind, Task
+from hfx.names import TEXT_INPUT, TOKENIZE_SUFFIX, Kind, Task
 from hfx.python_backends.errors import TOO_LONG
 from hfx.tasks import kind_of
 from hfx.tasks.kinds import VECTORS_OF_TOKENS
@@ -156,18 +157,24 @@ async def rerank(request: DialectRequest) -> bytes:
     """POST /rerank: return the scores of texts for a query, best first.
 
     As in text-embeddings-inference, the scores are sigmoids of the logits, or the logits if `raw_scores` is true,
-    whatever the checkpoint says. vLLM's clients and others send `documents`; they get the answer of Jina's API.
+    whatever the checkpoint says. vLLM's clients and others send `documents`; they get the answer of Jina's API, unless
+    they send the same `texts`, too.
     """
     fields = json_object(request.content)
-    if "documents" in fields:
-        return await jina.rerank(request)
+    documents, sources = fields.pop("documents", None), fields.pop("texts", None)
+    if documents is not None and sources is None:
+        return await jina.rerank(replace(request, content={**fields, "documents": documents}))
+    if documents not in (None, sources):
+        raise Refusal(400, "documents and texts differ. Send one of them.", param="documents")
     refuse_unknown(fields, RERANK["properties"])
-    query, sources = text(fields.get("query"), "query"), fields.get("texts")
+    query = text(fields.get("query"), "query")
     if not isinstance(sources, list):
         raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
     sources = texts(_bounded(sources, "texts"), "texts")
     model = await only_colbert(request, reason=WRONG_MODEL) or await _model(request, Task.TEXT_RANKING)
+    jina.check_shared(request, model, fields)
     raw = flag(fields, "raw_scores")
+    request.inference.names[TEXT_INPUT] = "texts"
     ranks = await ranked(request, model, query, sources, raw_scores=raw, **prompt_of(fields))
     check_cut(fields, ranks, default=False)
     most = whole_number(fields, "top_n", 1, INT32_MAX, len(sources))  # litellm's client sends it
@@ -223,6 +230,7 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
     """Return the model of the path, or the only model for `tasks`. Raises Refusal for a model of another task."""
     catalog = request.inference.catalog
+    request.inference.names[TEXT_INPUT] = "inputs"
     try:
         model = await (catalog.model(request.model) if request.model else catalog.only(*tasks))
     except RequestRefused as failure:
@@ -352,6 +360,7 @@ RERANK = body(
     return_text=BOOLEAN,
     prompt_name=TEXT,
     **CUTTING,
+    **jina.SHARED,
 )
 TOKENIZE = body("inputs", inputs=TEXTS, add_special_tokens=BOOLEAN, prompt_name=TEXT)
 DIALECT = Dialect(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,28 +14,27 @@ from hfx.client import calls
 from hfx.front.answers import cosine_pairs
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
-from hfx.front.dialects.jina import reranker
+from hfx.front.dialects.jina import SHARED, check_shared, reranker
 from hfx.front.dialects.openai import error
-from hfx.front.fields import Fields, flag, known_fields, refuse_unsupported, texts
+from hfx.front.fields import Fields, flag, known_fields, texts
 from hfx.front.ranking import colbert_ranks
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, WHOLE, body
-from hfx.names import Kind, Task
+from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, body
+from hfx.names import QUERY, TEXT_INPUT, Kind, Task
 
 # A request has the two sides of the pairs in the fields of one of these rows.
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 TEXT_FIELDS = tuple(dict.fromkeys(name for names in SIDES for name in names))
-# Fields that hfx does not support, with the values that have no effect.
-NEUTRAL: dict[str, tuple[Any, ...]] = {"truncate_prompt_tokens": (-1,), "priority": (0,)}
 Pairs = Sequence[tuple[str, str]]
 
 
 async def score(request: DialectRequest) -> bytes:
     """POST /score: return a re-ranker's or ColBERT's score for each pair, or the cosine of an embedder's vectors."""
     fields = known_fields(request.content, BODY)
-    refuse_unsupported(fields, NEUTRAL)
     model = await reranker(request, fields, Task.TEXT_RANKING, Task.FEATURE_EXTRACTION)
+    check_shared(request, model, fields)
     pairs = _pairs(fields)
+    request.inference.names |= dict(zip((QUERY, TEXT_INPUT), _sides(fields), strict=True))
     raw = not flag(fields, "use_activation", True)
     if model.task is Task.TEXT_RANKING:
         scores = await _ranked(request, model, pairs, raw)
@@ -70,10 +68,7 @@ def _pairs(fields: Fields) -> Pairs:
 
     Raises Refusal (400, 413).
     """
-    sent = [name for name in TEXT_FIELDS if fields.get(name) is not None]
-    if tuple(sent) not in SIDES:
-        message = f"The texts are in {' and '.join(sent) or 'no field'}. Send text_1 and text_2."
-        raise Refusal(400, message, param="text_1")
+    sent = _sides(fields)
     first, second = (texts(fields[name], name) for name in sent)
     if len(first) not in (1, len(second)):
         message = f"There are {len(first)} texts in {sent[0]} and {len(second)} in {sent[1]}."
@@ -81,13 +76,21 @@ def _pairs(fields: Fields) -> Pairs:
     return [*zip(first * len(second) if len(first) == 1 else first, second, strict=True)]
 
 
+def _sides(fields: Fields) -> tuple[str, ...]:
+    """Return the names of the fields with texts. Raises Refusal (400)."""
+    sent = tuple(name for name in TEXT_FIELDS if fields.get(name) is not None)
+    if sent not in SIDES:
+        message = f"The texts are in {' and '.join(sent) or 'no field'}. Send text_1 and text_2."
+        raise Refusal(400, message, param="text_1")
+    return sent
+
+
 BODY = body(
     "",
     model=TEXT,
     **dict.fromkeys(TEXT_FIELDS, TEXTS),
     use_activation=BOOLEAN,
-    truncate_prompt_tokens=WHOLE,
-    priority=WHOLE,
+    **SHARED,
 )
 DIALECT = Dialect(
     "vllm",
