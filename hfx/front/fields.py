@@ -13,10 +13,11 @@ from hfx.front.refusals import Refusal, json_type, refused, refused_setting, ren
 from hfx.front.refusals import shown as shown
 from hfx.front.schemas import Schema
 from hfx.metadata import INT32_MAX, check_text
-from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, RETURN_LOG_PROBS, Task
+from hfx.names import DIMENSIONS, GENERATION_TASKS, LOGPROBS, PROMPT, PROMPT_NAME, RETURN_LOG_PROBS, Task
 from hfx.python_backends.checks import Check, boolean, integer, nearest
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, checked
-from hfx.python_backends.errors import TOO_LONG, InvalidRequest, unusable
+from hfx.python_backends.errors import HAS_NO_PROMPTS, TOO_LONG, InvalidRequest, unusable
+from hfx.python_backends.settings import DOCUMENT, QUERY
 from hfx.python_backends.tasks import PROMPTS
 from hfx.tasks.transformers_settings import INSTEAD
 
@@ -26,6 +27,8 @@ MOST_TEXTS = 2048
 # Settings that are refused under these names: a dialect that can return log-probabilities has fields of its own for
 # them.
 LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS)
+# The values that change nothing if an embedder has no prompts.
+WITHOUT_PROMPTS = {PROMPT_NAME: (QUERY, DOCUMENT), PROMPT: ("",)}
 
 
 def json_object(content: Any, param: str = "") -> dict[str, Any]:
@@ -79,11 +82,16 @@ def whole_number(fields: Fields, name: str, low: int, high: int, default: int) -
 def embedding_options(model: ServedModel, fields: Fields) -> dict[str, Any]:
     """Return the prompt and dimensions of a request as keyword arguments of `calls.embed`.
 
-    Raises Refusal if `dimensions` is less than 1. If a model has no shorter vectors, `dimensions` must be the length of
-    its vectors, which `check_dimensions` checks.
+    A model without prompts takes the names that sentence-transformers gives to empty prompts. Raises Refusal for other
+    prompts of such a model, and if `dimensions` is less than 1. If a model has no shorter vectors, `dimensions` must be
+    the length of its vectors, which `check_dimensions` checks.
     """
-    count = whole_number(fields, DIMENSIONS, 1, INT32_MAX, 0)
-    return prompt_of(fields) | ({DIMENSIONS: count} if count and DIMENSIONS in model.metadata.input_types else {})
+    count, prompt = whole_number(fields, DIMENSIONS, 1, INT32_MAX, 0), prompt_of(fields)
+    if PROMPT_NAME not in model.metadata.input_types:
+        prompt = {name: value for name, value in prompt.items() if value not in WITHOUT_PROMPTS[name]}
+        for name in prompt:
+            raise Refusal(400, f"{HAS_NO_PROMPTS % name}. Leave it out.", param=name)
+    return prompt | ({DIMENSIONS: count} if count and DIMENSIONS in model.metadata.input_types else {})
 
 
 def check_dimensions(fields: Fields, width: int) -> None:

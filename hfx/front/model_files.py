@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hfx.front.catalog import ServedModel
+from hfx.front.fields import WITHOUT_PROMPTS
 from hfx.front.guard import Disconnected
 from hfx.front.refusals import Refusal, shown
 from hfx.names import (
@@ -27,6 +28,7 @@ from hfx.names import (
     STREAM_SUFFIX,
     TEXT_INPUT,
     TOKENIZE_SUFFIX,
+    Task,
 )
 from hfx.native import is_built
 from hfx.python_backends.inputs import BYTES_PER_TOKEN, piece
@@ -99,7 +101,8 @@ class ModelFiles:
         if settings.get("template"):
             message = f"{model.name} reads a prompt in its template of pairs. Leave prompt_name out."
             raise Refusal(400, message, param=PROMPT_NAME)
-        known = settings.get("prompts") or {}
+        empty = WITHOUT_PROMPTS[PROMPT_NAME] if model.task is Task.FEATURE_EXTRACTION else ()
+        known = settings.get("prompts") or dict.fromkeys(empty, "")
         if prompt_name is not None and prompt_name not in known:
             names = ", ".join(map(repr, known)) or "none"
             raise Refusal(

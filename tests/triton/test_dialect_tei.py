@@ -81,7 +81,7 @@ def test_info_describes_the_model(dialects: ServeProcess) -> None:
         ("/embed", {"inputs": []}, 400, "Empty"),
         ("/embed", {"inputs": 3}, 422, "Validation"),
         ("/embed", b"{", 422, "Validation"),
-        ("/embed", {"inputs": TEXTS, "prompt_name": "query"}, 422, "Validation"),
+        ("/embed", {"inputs": TEXTS, "prompt_name": "passage"}, 422, "Validation"),  # the model has no prompts
         ("/embed", {"inputs": TEXTS, "truncation_direction": "Left"}, 422, "Validation"),
         ("/models/sentiment-fp32/embed", {"inputs": TEXTS}, 424, "Backend"),
         ("/models/nothing/embed", {"inputs": TEXTS}, 404, "Validation"),
@@ -103,6 +103,16 @@ def test_errors_have_teis_status_and_error_type(
 ) -> None:
     answered, _, answer = call(dialects, path, body)
     assert (answered, answer["error_type"]) == (status, kind), answer
+
+
+@pytest.mark.parametrize("prompt", [{"prompt_name": "query"}, {"prompt_name": "document"}])
+def test_a_model_without_prompts_takes_the_empty_ones_of_sentence_transformers(
+    prompt: dict[str, str], dialects: ServeProcess
+) -> None:
+    for name in ("embed", "tokenize"):
+        path, body = f"/models/similar-int8/{name}", {"inputs": TEXTS}
+        (status, _, answer), (_, _, plain) = call(dialects, path, body | prompt), call(dialects, path, body)
+        assert (status, answer) == (200, plain)
 
 
 def test_a_long_text_is_cut_on_request(dialects: ServeProcess, grpc: Client) -> None:

@@ -317,7 +317,15 @@ def test_only_the_open_paths_of_v2_are_passed_on(front: Front, method: str, path
 
 
 @pytest.mark.parametrize(
-    ("path", "hint"), [("/chat/completions", "/v1"), ("/v1/responses", "/v1/chat/completions"), ("/x", "/openapi.json")]
+    ("path", "hint"),
+    [
+        ("/chat/completions", "/v1"),
+        ("/v1/responses", "/v1/chat/completions"),
+        ("/classify", "/predict"),
+        ("/v1/moderations", "/models/NAME"),
+        ("/pooling", "/v1/embeddings"),
+        ("/x", "/openapi.json"),
+    ],
 )
 def test_an_unknown_path_gets_the_one_that_was_meant(front: Front, path: str, hint: str) -> None:
     status, *_, body = ask(front, f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
