@@ -11,7 +11,7 @@ from hfx.front.refusals import RETRY, Header, Refusal, refusal_label
 from hfx.front.request import ClientRequest
 from hfx.front.response import Response
 from hfx.front.upstream import LOST, UpstreamConnection, UpstreamLost
-from hfx.python_backends.errors import CONTEXT_TOO_LONG
+from hfx.python_backends.errors import CONTEXT_TOO_LONG, QUEUE_FULL
 
 # The client's headers that are sent to Triton. Content-Type is not, because Triton parses a form's body on its stack.
 FORWARDED = {b"accept-encoding"}
@@ -22,6 +22,8 @@ UNPARSED = re.compile(
 )
 REASON = re.compile(rb"\[hfx:([A-Z_]+)\]")
 REASON_BYTES = 300
+# Triton's generate extension answers 400 for these, too.
+STATUSES = {CONTEXT_TOO_LONG.name: CONTEXT_TOO_LONG.status, QUEUE_FULL.name: 503}
 Reword = Callable[[bytes], Awaitable[bytes]]
 
 
@@ -64,7 +66,7 @@ async def pass_back(
     if status >= 400:
         given = REASON.search(piece[:REASON_BYTES])
         name = given[1].decode() if given else ""
-        status = CONTEXT_TOO_LONG.status if name == CONTEXT_TOO_LONG.name else status
+        status = STATUSES.get(name, status)
         response.refusal = refusal_label(status, name)
     headers = [header for header in connection.headers if not (end and header[0] == b"content-length")]
     headers += [RETRY] if status == 503 else []  # the model is overloaded

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import httptools
 
+from hfx.front.full_models import FULL, FullModels, RefusedAnswer
 from hfx.front.guard import Disconnected
 from hfx.front.lost_requests import LostRequests
 from hfx.front.refusals import RETRY, Header, Refusal
@@ -58,6 +59,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._paused = False
+        self.refusal: RefusedAnswer | None = None  # if the model's queue is full
         self.copied: bytearray | None = None  # a copy of the body, up to the piece that exceeds COPIED_BYTES
 
     @property
@@ -182,6 +184,8 @@ class UpstreamConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """Store a piece for `read`. Pause reading if too much is buffered."""
         self._pieces.append(body)
+        if body in FULL:
+            self.refusal = RefusedAnswer(self.status, self.headers, body)
         if self.copied is not None and len(self.copied) <= COPIED_BYTES:
             self.copied += body
         self._buffered += len(body)
@@ -208,9 +212,16 @@ class Upstream:
             path = Path(unquote(parts.netloc))
             # Through a descriptor of its folder, because the kernel allows only 107 bytes for a socket's path.
             self._socket = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
-        self._lost = LostRequests()
+        self._lost, self._full = LostRequests(), FullModels()
         self.free: list[UpstreamConnection] = []
         self.most_free = MOST_FREE_CONNECTIONS
+
+    def _answered(self, answer: RefusedAnswer) -> UpstreamConnection:
+        """Return a connection with an answer that was received before."""
+        connection = UpstreamConnection(self)
+        connection.status, connection.headers, connection.complete = answer.status, list(answer.headers), True
+        connection.on_body(answer.body)
+        return connection
 
     async def connect(self) -> UpstreamConnection:
         """Return a connection that no other request uses. Raises OSError if Triton does not listen."""
@@ -243,10 +254,14 @@ class Upstream:
         disconnected.
         """
         async with self.model_in_use(path, client):
+            if (refused := self._full.answer(path)) is not None:
+                yield self._answered(refused)
+                return
             try:
                 connection = await self.connect()
             except OSError:
                 raise Refusal(503, STOPPED, [RETRY]) from None
+            self._full.begin(path)
             try:
                 if client is not None and client.has_left:
                     raise Disconnected
@@ -257,6 +272,7 @@ class Upstream:
                     self._lost.add(method, path, headers, body)
                 raise
             finally:
+                self._full.end(path, connection.refusal)
                 connection.release()
 
     async def drop_silent(self) -> None:

@@ -172,9 +172,16 @@ class ContextTooLong(EngineError):
 
 
 class QueueFull(EngineError):
-    """The queue is full; the request was not taken, so the caller may try again later."""
+    """The queue is full; the request was not taken, so the caller may try again later.
+
+    The HTTP front finds `MESSAGE`, of generators, in answers, and then refuses further requests itself.
+    """
 
     reason = QUEUE_FULL
+    MESSAGE: ClassVar = "as many requests are in progress as may be"
+
+    def __init__(self, message: str = MESSAGE, fix: str = "Try again later") -> None:
+        super().__init__(message, fix)
 
 
 class Draining(EngineError):

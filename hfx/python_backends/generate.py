@@ -140,7 +140,7 @@ class TritonPythonModel:
                 raise Draining("the server is stopping", "Send the request to another")
             most = self.generator.engine.most_open()
             if most is not None and self.under_way >= most and not request.cancels:
-                raise QueueFull(f"{self.under_way} requests are under way, of {most} that may", "Try again later")
+                raise QueueFull
         except EngineError as refusal:
             request.answer([], refusal)
         if request.cancels and not request.is_answered:

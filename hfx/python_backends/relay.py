@@ -16,7 +16,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb
 
-from .errors import ENGINE_UNREACHABLE, QUEUE_FULL, TOO_LONG, InvalidInput, Reason, with_reason
+from .errors import ENGINE_UNREACHABLE, QUEUE_FULL, TOO_LONG, InvalidInput, QueueFull, Reason, with_reason
 from .inputs import refuse_huge
 from .serving.cancellation_poller import CancellationPoller
 from .serving.ipc import FramedSocket, connect, publication, text_of
@@ -88,7 +88,7 @@ class TritonPythonModel:
     def _submit(self, request: Any) -> None:
         call = PendingCall(request, next(self._numbers))
         if self._is_full():
-            call.fail(QUEUE_FULL, "as many requests are under way as may. Try again later")
+            call.fail(QUEUE_FULL, QueueFull())
             self._refused += 1
             return
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -14,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from hfx.python_backends.errors import QUEUE_FULL, QueueFull, with_reason
 from hfx.triton import EmbeddedServer
 from tests.rigs.checkpoints.reciting_generator import ENDLESS, Recital
 from tests.rigs.clients.generation_grpc import grpc_pieces
@@ -30,7 +32,8 @@ AT_ONCE = 2.0  # seconds; a request that waited for a slot would need longer
 SHORT = 10.0  # seconds
 MEGABYTE = 2**20
 # What each door says of a full queue; Triton's generate endpoints know no other status for an error of a model.
-FULL = "QUEUE_FULL"  # the reason, whoever refuses: the engine, or the process that hands requests on to it
+# The same, whether the engine refuses, or the process that hands requests on to it. The HTTP front knows it, too.
+FULL = with_reason(QUEUE_FULL, QueueFull())
 BUSY = {
     "HTTP infer": 503,
     "gRPC infer": "UNAVAILABLE",
@@ -57,7 +60,7 @@ def test_a_full_queue_refuses_at_once(writing_server: EmbeddedServer) -> None:
     with full_engine(writing_server):
         for name, door in DOORS.items():
             begin = time.monotonic()
-            with pytest.raises(AskFailed, match=FULL) as refused:
+            with pytest.raises(AskFailed, match=re.escape(FULL)) as refused:
                 door(writing_server, Ask(RECITAL, "a", ENDLESS))
             assert time.monotonic() - begin < AT_ONCE, name
             assert refused.value.status == BUSY[name]

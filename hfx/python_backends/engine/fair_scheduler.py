@@ -125,7 +125,7 @@ class FairScheduler:
             else:
                 waiting, blocked = waiting + 1, True
         if waiting > max_queue:
-            raise QueueFull(f"{waiting - 1} requests wait, of {max_queue} that may", "Try again later")
+            raise QueueFull
 
     def schedule(self) -> Plan | None:
         """Return the next plan, or None if there is nothing to do.

@@ -8,7 +8,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from hfx.front import full_models
+from hfx.front.full_models import FullModels, RefusedAnswer
 from hfx.front.upstream import Upstream, UpstreamLost
+from hfx.python_backends.errors import IS_OVERLOADED, QUEUE_FULL, QueueFull, with_reason
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[None]]
@@ -86,6 +89,60 @@ def test_a_request_on_a_kept_connection_that_was_closed_is_sent_on_a_new_one() -
 
     assert run(serve, ask) == 2
     assert paths == [b"/first", b"/second", b"/second"]
+
+
+FULL = with_reason(QUEUE_FULL, QueueFull()).encode()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "forwarded"),
+    [
+        (b'{"error":"%b"}' % FULL, 2),
+        (b'data: {"error":"%b"}\n\n' % FULL, 2),
+        (b'{"error":"text is \'%b\'"}' % FULL, 4),  # a caller's own words
+        (b'{"error":"[hfx:QUEUE_FULL] %b"}' % IS_OVERLOADED.encode(), 4),  # of an encoder, which may take a smaller one
+    ],
+)
+def test_a_full_generator_is_sent_no_more_until_a_request_ends(
+    refusal: bytes, forwarded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(full_models, "RECENT_SECONDS", 60.0)
+    requests, ends = list[bytes](), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        while path := await take(reader):
+            requests.append(path)
+            if number == 1 and not ends.is_set():
+                await ends.wait()
+                writer.write(ANSWER)
+            elif ends.is_set() or path == b"/other":
+                writer.write(ANSWER)
+            else:
+                writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%b" % (len(refusal), refusal))
+
+    async def ask(upstream: Upstream) -> None:
+        first = asyncio.create_task(request(upstream))
+        while not requests:
+            await asyncio.sleep(0.001)
+        assert [await request(upstream) for _ in range(3)] == [refusal] * 3
+        assert len(requests) == forwarded
+        assert await request(upstream, b"/other") == b"ok"
+        ends.set()
+        assert await first == b"ok"
+        assert await request(upstream) == b"ok"
+
+    run(serve, ask)
+
+
+def test_a_refusal_is_forgotten_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = RefusedAnswer(400, [], FULL)
+    for seconds, is_known in ((60.0, True), (-1.0, False)):
+        monkeypatch.setattr(full_models, "RECENT_SECONDS", seconds)
+        models = FullModels()
+        models.begin(b"/")
+        models.begin(b"/")
+        models.end(b"/", answer)
+        assert (models.answer(b"/") is answer) is is_known
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Le"])

