@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from contextlib import suppress
@@ -14,7 +13,6 @@ import httpx
 import uvicorn
 
 from hfx.batch.api.app import Api
-from hfx.batch.api.process import FRONT
 from hfx.batch.api.runner import Runner
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import Store
@@ -26,8 +24,7 @@ async def main(argument: str) -> None:
     """Serve the API and run the batches until a signal arrives. `argument` is an ApiSettings as JSON."""
     settings = ApiSettings.from_json(argument)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    folder = Path(settings.folder)
-    store, changed = Store(folder, settings.disk), asyncio.Event()
+    store, changed = Store(Path(settings.folder), settings.disk), asyncio.Event()
     config = uvicorn.Config(
         Api(settings, store, changed),
         loop="uvloop",
@@ -39,8 +36,7 @@ async def main(argument: str) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    path = f"/proc/self/fd/{os.open(folder, os.O_PATH)}/{FRONT}"  # a socket's path has at most 107 bytes
-    transport = httpx.AsyncHTTPTransport(uds=path)
+    transport = httpx.AsyncHTTPTransport(uds=settings.front)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
         running = asyncio.create_task(Runner(settings, store, changed, client).run())
         await uvicorn.Server(config).serve([socket.socket(fileno=settings.listener)])

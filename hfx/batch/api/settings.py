@@ -13,7 +13,8 @@ class ApiSettings:
 
     `disk` is for the whole `folder`, `file` for an uploaded file, and `line` for one line. `lines` is the largest
     number of requests in a file, and `parallel` the largest number of lines in progress. `listener` is the inherited
-    descriptor of the socket on which the process listens, or -1 if it has not been started yet.
+    descriptor of the socket on which the process listens, or -1 if it has not been started yet. `front` is the path of
+    the socket to which it sends the lines.
     """
 
     folder: str
@@ -23,6 +24,7 @@ class ApiSettings:
     line: int
     parallel: int
     listener: int = -1
+    front: str = ""
 
     def to_json(self) -> str:
         """The argument of `python -m hfx.batch.api`."""

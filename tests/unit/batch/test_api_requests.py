@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,13 +47,13 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, **settings: Any) -> Iterator[Served]:
+def serving(folder: Path, report: Callable[[str], None] = print, **settings: Any) -> Iterator[Served]:
     import openai
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     keys = folder.with_name("keys")
     keys.write_text("".join(f"{label}:{key}\n" for label, key in KEYS.items()))
-    process = BatchProcess(settings_of(folder, **settings), print)
+    process = BatchProcess(settings_of(folder, **settings), report)
     of_batches = {"batches": process.url, "background": process.front.fileno(), "background_requests": 4}
     try:
         with upstream() as (port, _), fronted(port, key_file=str(keys), **of_batches) as front:
@@ -340,7 +341,7 @@ def test_a_process_that_can_not_be_started_is_tried_again(tmp_path: Path, monkey
         wait_until(lambda: process._process is not None)
     finally:
         process.stop()
-    assert len(notes) == 2 and all("it did not start: Resource temporarily unavailable" in note for note in notes)
+    assert len(notes) == 2 and all("did not start: Resource temporarily unavailable" in note for note in notes)
 
 
 def test_without_a_batch_folder_the_routes_name_the_missing_option() -> None:
@@ -352,19 +353,33 @@ def test_without_a_batch_folder_the_routes_name_the_missing_option() -> None:
 
 
 def test_a_process_that_is_killed_is_started_again_and_has_its_files(tmp_path: Path) -> None:
-    import openai
-
     with serving(tmp_path / "batches") as served:
         kept = served.upload(b"x")
         _kill_process_of(served.folder)
+        wait_until(lambda: _is_answered(lambda: served.api.files.content(kept.id).content == b"x"))
 
-        def read() -> bool:
-            try:
-                return served.api.files.content(kept.id).content == b"x"
-            except (openai.APIStatusError, openai.APIConnectionError):
-                return False
 
-        wait_until(read, "the file is there again")
+def test_a_folder_that_is_removed_is_made_again_and_used(tmp_path: Path) -> None:
+    notes: list[str] = []
+    with serving(tmp_path / "batches", notes.append) as served:
+        served.upload(b"x")
+        shutil.rmtree(served.folder)
+        wait_until(lambda: _is_answered(lambda: not served.api.files.list().data))
+        assert [str(served.folder) in note for note in notes] == [True]
+        file = served.upload(line(1, {"prompt": "x"}))
+        batch = served.api.batches.create(input_file_id=file.id, endpoint=COMPLETIONS, completion_window="24h")
+        wait_until(lambda: served.api.batches.retrieve(batch.id).status == "completed")
+        with pytest.raises(JobError):  # the new folder is locked, too
+            BatchProcess(settings_of(served.folder), print)
+
+
+def _is_answered(call: Callable[[], bool]) -> bool:
+    import openai
+
+    try:
+        return call()
+    except (openai.APIStatusError, openai.APIConnectionError):
+        return False
 
 
 def _kill_process_of(folder: Path) -> None:
