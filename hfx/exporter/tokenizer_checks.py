@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from hfx.exporter.slow_tokenizers import (
 )
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer_trial import BYTES, Error, try_tokenizer
+from hfx.python_backends.templates import FILLERS
 
 TOKENIZER_FILE = "tokenizer.json"
 PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
@@ -86,13 +87,17 @@ def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
     _try_built(checkpoint, tokenizer, [*_texts(), *_strings(checkpoint.folder)], SECONDS)
 
 
-def try_long_texts(checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> None:
-    """Try `tokenizer` on the edge cases of a model that reads `max_length` tokens, if these are longer than others.
+def try_gate_texts(
+    checkpoint: Checkpoint, tokenizer: Any, max_length: int, read_as: Callable[[str], Sequence[str]]
+) -> None:
+    """Try `tokenizer` on the gate's texts for a model that reads `max_length` tokens.
 
-    Raises CheckpointUnsafe and CheckpointCorrupt.
+    `read_as` returns a text as the model reads it, such as behind each of its prompts. Raises CheckpointUnsafe and
+    CheckpointCorrupt.
     """
-    if max_length > TRIED_LENGTH:
-        _try_built(checkpoint, tokenizer, edge_texts(max_length), LONG_SECONDS)
+    texts = {form for text in (*FILLERS, *bundled_texts(), *edge_texts(max_length)) for form in read_as(text)}
+    if others := sorted(texts.difference(_texts())):
+        _try_built(checkpoint, tokenizer, others, LONG_SECONDS)
 
 
 def _try_built(checkpoint: Checkpoint, tokenizer: Any, texts: Sequence[str], seconds: int) -> None:

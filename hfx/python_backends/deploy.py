@@ -36,7 +36,11 @@ def tokenize_files() -> Files:
 
 def postprocess_files() -> Files:
     """Return the files of NAME_postprocess/1: target name -> source."""
-    return {"model.py": HERE / "postprocess.py", **_flat(("errors", "spaces")), **_packages(("tasks",))}
+    return {
+        "model.py": HERE / "postprocess.py",
+        **_flat(("errors", "spaces", "tokenizer_file")),
+        **_packages(("tasks",)),
+    }
 
 
 def stream_files() -> Files:

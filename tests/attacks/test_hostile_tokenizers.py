@@ -15,16 +15,18 @@ import pytest
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
 from hfx.exporter import tokenizer_checks
 from hfx.exporter.encoder import one_hop
+from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
 from hfx.exporter.parity_texts import bundled_texts
 from hfx.exporter.slow_tokenizers import read_model
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
-from hfx.exporter.tokenizer_checks import try_long_texts
+from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.front import model_files
 from hfx.python_backends.encoding import make_encoder
 from hfx.python_backends.errors import ModelDamaged
 from hfx.python_backends.generation import generator
 from hfx.python_backends.settings import Settings
+from hfx.python_backends.tasks import fill_mask, token_classification
 from tests.attacks.damage import edit_json, load, plan, refused
 from tests.unit.exporter.test_slow_tokenizers import train
 
@@ -132,6 +134,16 @@ def test_an_added_token_that_matches_the_empty_text_is_unsafe(
     assert repr(tokens[0]) in refused(CheckpointUnsafe, folder, lambda: read(folder))
 
 
+def test_an_added_token_that_matches_the_empty_text_in_lower_case_is_unsafe(folder: Path) -> None:
+    """Sentence transformers put texts into lower case if sentence_bert_config.json says so."""
+    replaced = {"type": "Replace", "pattern": {"String": "film"}, "content": ""}
+    add_tokens(folder, {"content": "FILM"}, WORD, normalizer=replaced)
+    checkpoint, tokenizer = open_checkpoint(str(folder)), read(folder)
+    (folder / "modules.json").write_text("[]")
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert "'FILM'" in refused(CheckpointUnsafe, folder, lambda: put_into_lower_case(tokenizer, checkpoint))
+
+
 @pytest.mark.parametrize("side", ["lstrip", "rstrip"])
 @pytest.mark.parametrize("blank", [" ", "\t\u00a0"])
 def test_a_blank_added_token_that_strips_blanks_is_unsafe(folder: Path, side: str, blank: str) -> None:
@@ -159,9 +171,23 @@ def open_for_generator(folder: Path) -> object:
     return generator._tokenizer(folder / "tokenizer.json")
 
 
+def open_for_masks(folder: Path) -> object:
+    return fill_mask.Postprocessor.read({}, folder)
+
+
+def open_for_tokens(folder: Path) -> object:
+    return token_classification.Postprocessor.read({}, folder)
+
+
 @pytest.mark.parametrize(
     ("opened", "error"),
-    [(open_for_front, ValueError), (open_for_encoder, ValueError), (open_for_generator, ModelDamaged)],
+    [
+        (open_for_front, ValueError),
+        (open_for_encoder, ValueError),
+        (open_for_generator, ModelDamaged),
+        (open_for_masks, ValueError),
+        (open_for_tokens, ValueError),
+    ],
 )
 def test_a_served_tokenizer_with_an_empty_token_is_refused_before_a_text_is_read(
     folder: Path, opened: Callable[[Path], object], error: type[Exception]
@@ -329,13 +355,22 @@ def test_a_tokenizer_that_grows_for_generated_texts_alone_is_refused_by_the_proo
     refused(CheckpointUnsafe, folder, lambda: one_hop.compile_and_prove(decided, tokenizer, []))
 
 
-def test_a_tokenizer_that_grows_too_much_for_texts_of_the_models_length_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("normalizer", "max_length", "prompt"),
+    [({"type": "Replace", "pattern": {"String": " "}, "content": "x" * 2000}, 1 << 17, ""), (growing(RARE), 512, RARE)],
+    ids=["of the model's length", "behind a prompt"],
+)
+def test_a_tokenizer_that_grows_too_much_for_a_text_of_the_gate_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, normalizer: dict[str, Any], max_length: int, prompt: str
 ) -> None:
-    add_tokens(folder, normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "x" * 2000})
+    add_tokens(folder, normalizer=normalizer)
     checkpoint, tokenizer = open_checkpoint(str(folder)), read(folder)
     monkeypatch.setattr(tokenizer_checks, "LONG_SECONDS", 2)
-    refused(CheckpointUnsafe, folder, lambda: try_long_texts(checkpoint, tokenizer, 1 << 17))
+    refused(
+        CheckpointUnsafe,
+        folder,
+        lambda: try_gate_texts(checkpoint, tokenizer, max_length, lambda text: [prompt + text]),
+    )
 
 
 def crashing_model(file: Path) -> None:

@@ -27,6 +27,8 @@ from hfx.exporter.encoder.module_list import (
     unsupported_modules,
 )
 from hfx.exporter.encoder.pooling import AnswerLogits, Layer, Mode, Pooling, SpladeMode, SpladePooling, TokenLayers
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.tokenizer_checks import try_built
 from hfx.python_backends.settings import DOCUMENT, QUERY
 
 LIBRARY_CONFIG = "config_sentence_transformers.json"
@@ -213,11 +215,14 @@ def read_prompts(folder: Path, names: Iterable[str], may_be_empty: bool = False)
     return Prompts(texts, texts[str(default)] if default is not None else "")
 
 
-def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
-    """Make `tokenizer` lower-case texts, if the checkpoint in `folder` says so and it does not do so already."""
+def put_into_lower_case(tokenizer: Any, checkpoint: Checkpoint) -> None:
+    """Make `tokenizer` lower-case texts, if the `checkpoint` says so and it does not do so already.
+
+    Raises CheckpointUnsafe and CheckpointCorrupt, because its added tokens may then match other texts, or none.
+    """
     from tokenizers import normalizers
 
-    if transformer_config(folder)[1].get("do_lower_case") is not True:
+    if transformer_config(checkpoint.folder)[1].get("do_lower_case") is not True:
         return
     backend = tokenizer.backend_tokenizer
     own = backend.normalizer
@@ -225,6 +230,7 @@ def put_into_lower_case(tokenizer: Any, folder: Path) -> None:
     if b'"Lowercase"' not in state and b'"lowercase":true' not in state:
         before = [normalizers.Lowercase()]
         backend.normalizer = normalizers.Sequence(before if own is None else [*before, own])
+        try_built(checkpoint, tokenizer)
 
 
 def read_max_length(folder: Path) -> int | None:

@@ -15,7 +15,7 @@ from hfx.exporter.config_file import AGAIN, read_bytes
 from hfx.exporter.source import MAPPING, MODEL2VEC, TABLE, Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.exporter.tokenizer import check_ids
-from hfx.exporter.tokenizer_checks import TOKENIZER_FILE, try_files
+from hfx.exporter.tokenizer_checks import TOKENIZER_FILE, try_built, try_files
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +49,7 @@ def load_static_tokenizer(checkpoint: Checkpoint) -> Any:
     _, side = truncation(checkpoint)
     backend = Tokenizer.from_str(json.dumps(spec | {"post_processor": None, "truncation": None, "padding": None}))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, truncation_side=side)
+    try_built(checkpoint.home, tokenizer)
     check_ids(checkpoint, tokenizer)
     return tokenizer
 

@@ -20,7 +20,7 @@ from hfx.exporter.labelled_data import read_data
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.steps import Step, lint_staged, publish_folders, seal
 from hfx.exporter.tokenizer import pad_id
-from hfx.exporter.tokenizer_checks import try_long_texts
+from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.exporter.transformers_versions import gives_types
 from hfx.tasks.kinds import KIND
 
@@ -29,7 +29,7 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Load and check the user's data, and the checkpoint's model and tokenizer."""
     labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
     tokenizer = plan.task.load_tokenizer(plan.checkpoint)
-    try_long_texts(plan.checkpoint, tokenizer, plan.max_length)
+    try_gate_texts(plan.checkpoint, tokenizer, plan.max_length, plan.task.read_as)
     model, pooler = plan.task.load_model(plan.checkpoint, tokenizer)
     pooling = plan.task.details()["pooling"]
     choices = {**artefacts.choices, KIND: str(plan.task.kind), **({"pooling": pooling} if pooling else {})}

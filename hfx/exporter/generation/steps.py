@@ -43,7 +43,7 @@ from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.runtime import Runtime
 from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
 from hfx.exporter.tokenizer import load_tokenizer, require_embeddings, with_embeddings
-from hfx.exporter.tokenizer_checks import try_long_texts
+from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, same_texts, write_recorded
 from hfx.local.generator import LocalGenerator
 from hfx.python_backends import deploy
@@ -72,7 +72,8 @@ def read_tokenizer(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Genera
     """Read and check the user's data and the checkpoint's tokenizer."""
     labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
     tokenizer = load_tokenizer(plan.checkpoint)
-    try_long_texts(plan.checkpoint, tokenizer, plan.max_source or plan.max_length)
+    longest = plan.max_source or plan.max_length
+    try_gate_texts(plan.checkpoint, tokenizer, longest, lambda text: [plan.settings.prefix + text])
     return replace(artefacts, tokenizer=tokenizer, labelled=labelled)
 
 

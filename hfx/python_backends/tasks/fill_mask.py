@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..spaces import clean_up
+from ..tokenizer_file import open_tokenizer
 from .inputs import Tensors, strings, top_k
 from .text_classification import softmax
 
@@ -42,9 +43,7 @@ class Postprocessor:
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
         """Read settings.json (mask_id, pad_id, cleans_up) and tokenizer.json."""
-        from tokenizers import Tokenizer  # `hfx verify --url` runs without tokenizers
-
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = open_tokenizer(folder / "tokenizer.json")
         return cls(tokenizer, settings["mask_id"], settings["pad_id"], settings["cleans_up"])
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..tokenizer_file import open_tokenizer
 from .inputs import Tensors, head, strings
 from .text_classification import softmax
 
@@ -135,9 +136,7 @@ class Postprocessor:
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
         """Read settings.json (labels, aggregation, unk_id) and tokenizer.json."""
-        from tokenizers import Tokenizer  # `hfx verify --url` runs without tokenizers
-
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = open_tokenizer(folder / "tokenizer.json")
         vocabulary = Vocabulary(tokenizer, settings.get("unk_id"))
         return cls(settings["labels"], settings.get("aggregation", "simple"), vocabulary)
 

@@ -151,6 +151,15 @@ class CrossEncoder(EncoderKind):
         model, _ = super().load_model(checkpoint, tokenizer)
         return model, None if self.pooling is None else make_pooler(self.pooling, checkpoint)
 
+    def read_as(self, text: str) -> list[str]:
+        """Return `text` behind each prompt, or, in a template, as query and document with each prompt."""
+        if self.template is None:
+            return super().read_as(text)
+        plain, fields = self.template.plain, {names.QUERY: text, names.TEXT_INPUT: text}
+        prompts = self.prompts.texts.values() if self.prompts else ()
+        prompted = [rendered(self.template.prompted or plain, {**fields, names.PROMPT: each}) for each in prompts]
+        return [rendered(plain, fields), *prompted]
+
     def samples(self, texts: Sequence[str]) -> list[Request]:
         """Return each text with a query.
 

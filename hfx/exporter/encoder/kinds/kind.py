@@ -266,7 +266,7 @@ class EncoderKind(ABC):
         """
         tokenizer = load_tokenizer(checkpoint.home)
         if self.by_library:
-            put_into_lower_case(tokenizer, checkpoint.folder)
+            put_into_lower_case(tokenizer, checkpoint)
         return tokenizer
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
@@ -274,6 +274,10 @@ class EncoderKind(ABC):
         return load_model(checkpoint.home, self.auto_class, self.headless), None
 
     # Requests and answers
+
+    def read_as(self, text: str) -> list[str]:
+        """Return `text` as the model reads it: alone, and behind each of its prompts."""
+        return [text, *(prompt + text for prompt in (self.prompts.texts.values() if self.prompts else ()))]
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
         """Return requests for the gate, made of `texts`."""

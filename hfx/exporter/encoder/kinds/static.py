@@ -43,7 +43,7 @@ class Static(Embedder):
 
     def load_tokenizer(self, checkpoint: Checkpoint) -> Any:
         tokenizer = load_static_tokenizer(checkpoint)
-        put_into_lower_case(tokenizer, checkpoint.folder)
+        put_into_lower_case(tokenizer, checkpoint)
         return tokenizer
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
