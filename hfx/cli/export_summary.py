@@ -32,7 +32,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
             how = _runtime(manifest.choices.get("cpu_runtime")) + _math(manifest) if device == "cpu" else ""
             where = ", compared on the CPU" if device == "gpu" and figures.get("kind") == "CPU" else ""
             lines.append(f"  {device.upper():9} {figures['precision']}{how}{where}")
-            lines += [f"  {'':9} {line}" for line in (_mixed(manifest, figures) if device == "cpu" else [])]
+            lines += [f"  {'':9} {line}" for line in (_mixed(manifest) if device == "cpu" else [])]
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
             lines += [f"  {'':9} {line}" for line in (_not_captured(manifest) if device == "gpu" else [])]
             lines += [
@@ -45,7 +45,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
     return lines
 
 
-def _mixed(manifest: Manifest, figures: Mapping[str, Any]) -> list[str]:
+def _mixed(manifest: Manifest) -> list[str]:
     """Return which products a search kept finer, or why it published fp32; nothing if there was no search."""
     search = read_search(manifest)
     if search is None:
@@ -54,10 +54,8 @@ def _mixed(manifest: Manifest, figures: Mapping[str, Any]) -> list[str]:
         return [f"fp32: {search.why_fp32}"]
     rest, finer = search.products - len(search.kept), FINER[search.precision]
     kept = f"{len(search.kept)} kept in {finer} ({places(search.kept)})"
-    # A generator's figures stand in the next lines.
-    equal = f": {100 * (figures['agreement'] + figures['ties']):.1f} % of answers equal" if "ties" in figures else ""
     speed = f"{search.speedup:g} x as fast as fp32"
-    return [f"{search.precision} for {rest} of {search.products} products, {kept}{equal}, {speed}"]
+    return [f"{search.precision} for {rest} of {search.products} products, {kept}, {speed}"]
 
 
 def _not_captured(manifest: Manifest) -> list[str]:
@@ -166,20 +164,38 @@ def _runtime(choice: Any) -> str:
     return f" on {name}"
 
 
+def equal_share(figures: Any) -> float | None:
+    """Return the share of all answers, or next tokens, that equal the checkpoint's. A tie is not equal.
+
+    Returns None for `figures` of a manifest that lack this share.
+    """
+    try:  # a generator's agreement is that of the positions without a tie
+        decided = 1 - figures["forced"]["ties"] if "forced" in figures else 1
+        return float(figures["agreement"] * decided)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def equal_answers(figures: Mapping[str, Any]) -> str:
+    """Return the share of answers, or next tokens, that equal the checkpoint's, and the share of ties."""
+    count, kind = figures.get("requests"), "answers"
+    if forced := figures.get("forced"):
+        count, kind = forced["positions"], "next tokens"
+    share, ties = equal_share(figures) or 0.0, (forced or figures)["ties"]
+    return f"{100 * share:.2f} % of {count} {kind} equal the checkpoint's" + (
+        f", and {100 * ties:.2f} % are ties" if ties else ""
+    )
+
+
 def _agreement(figures: Mapping[str, Any]) -> list[str]:
     """Return the agreement of an encoder's file, or a generator's engine, with the checkpoint."""
     if "unverified" in figures:
         return [f"not compared with the checkpoint on this machine: {figures['unverified']}"]
-    share = f"{100 * figures['agreement']:.2f} %"
-    if "forced" not in figures:
-        order = figures.get("rank_correlation")
-        ranks = "" if order is None else f"; rank correlation of scores {order:.4f}"
-        return [f"{share} of {figures['requests']} answers equal the checkpoint's{_ties(figures)}{ranks}"]
-    forced = figures["forced"]
-    return [
-        f"{share} of {forced['positions']} next tokens equal the checkpoint's{_ties(forced)}{_longest(figures)}",
-        _whole_texts(figures),
-    ]
+    if "forced" in figures:
+        return [f"{equal_answers(figures)}{_longest(figures)}", _whole_texts(figures)]
+    order = figures.get("rank_correlation")
+    ranks = "" if order is None else f"; rank correlation of scores {order:.4f}"
+    return [f"{equal_answers(figures)}{ranks}"]
 
 
 def _longest(figures: Mapping[str, Any]) -> str:
@@ -187,7 +203,8 @@ def _longest(figures: Mapping[str, Any]) -> str:
     long = figures.get("long")
     if not long:
         return ""
-    return f"; and {100 * long['agreement']:.2f} % of {long['positions']} in prompts of up to {long['longest']} tokens"
+    share = equal_share({**long, "forced": long}) or 0.0
+    return f"; and {100 * share:.2f} % of {long['positions']} in prompts of up to {long['longest']} tokens"
 
 
 def _whole_texts(figures: Mapping[str, Any]) -> str:
@@ -199,10 +216,6 @@ def _whole_texts(figures: Mapping[str, Any]) -> str:
     if all(whole["same"] == 1 for whole in kinds.values()):
         return line
     return f"{line}: one different token changes the rest of a text"
-
-
-def _ties(figures: Mapping[str, Any]) -> str:
-    return f", and {100 * figures['ties']:.2f} % are ties" if figures["ties"] else ""
 
 
 def _shape(shape: str) -> str:

@@ -16,6 +16,7 @@ from hfx.cli.connection import (
     chosen_repository,
     model_names,
 )
+from hfx.cli.export_summary import equal_share
 from hfx.cli.output import counted, reporter
 from hfx.errors import LintFailed, RepositoryError, ServerError
 from hfx.options import Option
@@ -71,12 +72,6 @@ def _runtime(choice: Any) -> str | None:
     return str(runtime) if runtime else None
 
 
-def _agreement(figures: Any) -> float | None:
-    """Return the share of equal answers on a device; None if it was not measured, or is not a number."""
-    share = figures.get("agreement") if isinstance(figures, dict) else None
-    return share if isinstance(share, float) else None
-
-
 def _row(entry: dict[str, Any]) -> tuple[object, ...]:
     if entry["task"] is None:
         return (entry["name"], "-", "-", "-", "-", "-", entry["problem"] or "not made by hfx")
@@ -93,7 +88,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
 
 def _built(entry: dict[str, Any], device: str, *how: str | None) -> str:
     """Return the precision on a device, `how` it is computed, and the share of equal answers; `-` if not exported."""
-    share = _agreement(entry["parity"].get(device))
+    share = equal_share(entry["parity"].get(device))
     equal = None if share is None else f"{100 * share:.1f} %"
     return " ".join(filter(None, (entry["precision"][device], *how, equal))) or "-"
 

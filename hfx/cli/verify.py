@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hfx.cli.connection import DEFAULT_REPOSITORY, PublishedName
+from hfx.cli.export_summary import equal_answers
 from hfx.cli.infer_options import checked
 from hfx.cli.output import reporter
 from hfx.cli.serve_options import Device
@@ -119,10 +120,7 @@ def agreement(parity: dict[str, Any]) -> str:
     """Return the figures of a comparison as text for people."""
     if "same" in parity:
         return f"{100 * parity['same']:.2f} % of {parity['requests']} whole texts equal the checkpoint's"
-    return (
-        f"{100 * parity['agreement']:.2f} % of {parity['requests']} answers equal the checkpoint's; "
-        f"scores differ by {parity['mean_drift']:.1e} on average"
-    )
+    return f"{equal_answers(parity)}; scores differ by {parity['mean_drift']:.1e} on average"
 
 
 def _lines(figures: dict[str, Any]) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from hfx.cli.export import _plan_lines
-from hfx.cli.export_summary import details, next_command, summary
+from hfx.cli.export_summary import details, equal_share, next_command, summary
 from hfx.cli.output import Reporter
+from hfx.exporter.mixed_precision import SEARCH, Search
 from hfx.exporter.progress import counted, shown
 from hfx.names import Task
 from tests.rigs.files.manifests import manifest
@@ -67,6 +68,23 @@ def test_the_summary_of_a_generator_has_runtime_agreement_and_times() -> None:
     assert precision.endswith(" int8 on OpenVINO, as fast as ONNX Runtime (within 5 %)")
     assert "OpenVINO 1.50 ms (+ 1.4 ms for Python steps), " in times
     assert busy.strip().startswith("other processes kept 1.2 of the cores busy")
+
+
+TIES: dict[str, Any] = {"precision": "int8", "requests": 200, "agreement": 0.95, "ties": 0.04, "mean_drift": 0.01}
+DECIDED: dict[str, Any] = {**GENERATOR, "agreement": 1.0, "forced": {**GENERATOR["forced"], "ties": 0.04}}
+
+
+@pytest.mark.parametrize(
+    ("figures", "shares"),
+    [(TIES, "95.00 % of 200 answers"), (DECIDED, "96.00 % of 200 next tokens")],
+    ids=["encoder", "generator"],
+)
+def test_a_tie_is_no_equal_answer_in_any_line(figures: dict[str, Any], shares: str) -> None:
+    search = Search("int8", kept=("layers.1.out",), products=9, speedup=2.0).as_json()
+    published = manifest(parity={"cpu": figures}, choices={SEARCH: search})
+    [line] = [line.strip() for line in summary(published, Path("r")) if "equal" in line]
+    assert line.startswith(shares) and "4.00 % are ties" in line
+    assert equal_share(figures) == float(shares.partition(" ")[0]) / 100
 
 
 @pytest.mark.parametrize(("kind", "said"), [("CPU", "fp16, compared on the CPU"), ("CUDA", "fp16")])
