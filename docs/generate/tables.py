@@ -35,7 +35,7 @@ PARAMETERS = (
     ("NAME_net", "session.*", "an entry of ONNX Runtime's session configuration"),
     ("NAME_net", "session.intra_op.spin_duration_us", "µs that threads spin before they sleep; hfx's backend only"),
     ("NAME_net", "openvino.*", "a property of OpenVINO's compiled model"),
-    ("NAME_net", "max_queue_seconds", "of Python steps: a large request that would wait longer for others is refused"),
+    ("NAME_net", "max_queue_seconds", "of Python steps: longest wait of a large request, unless no other one waits"),
     ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file"),
     ("NAME_net", "operators_sha256", "its SHA-256, compared before it is loaded"),
     (

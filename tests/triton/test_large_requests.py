@@ -139,6 +139,27 @@ def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: Se
     assert ended == ["small"] * 5 + ["large"]
 
 
+def test_large_requests_one_after_the_other_do_not_keep_those_of_another_caller_out(served: ServeProcess) -> None:
+    ended = threading.Event()
+
+    def others() -> int:
+        answered = 0
+        while not ended.is_set():
+            scores(served, 4, LABELS)
+            answered += 1
+        return answered
+
+    with ThreadPoolExecutor(1) as pool:
+        caller = pool.submit(others)
+        time.sleep(0.5)
+        try:
+            for _ in range(6):
+                assert len(scores(served, 1, LABELS[:350])[0]) == 350
+        finally:
+            ended.set()
+        assert caller.result(timeout=120)
+
+
 def test_callers_with_full_batches_of_long_texts_are_all_answered(tmp_path: Path) -> None:
     """16 callers may wait whatever the bound in seconds is, also with full batches of the longest texts."""
     export_zoo("sentiment-distilbert", tmp_path / "exported", "sentiment", "int8", "onnxruntime")

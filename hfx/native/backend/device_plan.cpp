@@ -4,7 +4,6 @@ namespace hfx {
 namespace {
 
 constexpr size_t NEAR = 2;  // sequences share a run if padding makes none of them longer than this factor
-constexpr const char *CANCELLED = "The request was cancelled.";
 
 int widest_first(const void *one, const void *other) {
     size_t left = (*static_cast<Job *const *>(one))->tokens.width, right = (*static_cast<Job *const *>(other))->tokens.width;

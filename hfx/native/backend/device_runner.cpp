@@ -109,16 +109,26 @@ bool DeviceRunner::launch(size_t place) {
     return false;
 }
 
-// Finds the slices of the next run. Runs of a large request take turns with small requests.
+// Finds the slices of the next run. Runs of large requests take turns, also with small requests.
 bool DeviceRunner::next_run(Flight &flight, size_t &width, const Flight &other) {
     const size_t least = other.computes ? Shapes::FEW_TOKENS : 0;
     for (;;) {
         if (small_.next(flight.slices, width)) return true;
-        Job *between = large_.empty() || !large_was_last_ ? nullptr : queue.next_small();
+        size_t in_turns = 0;
+        for (const DevicePlan &each : large_) in_turns += !each.empty();
+        Job *between = in_turns && large_was_last_ ? queue.next_small() : nullptr;
         large_was_last_ = !between;
-        if (between) take(small_, between);
-        else if (large_.next(flight.slices, width)) return true;
-        else if (Job *batch = queue.next(other.taken, least)) take(batch->work > queue.bound.large ? large_ : small_, batch);
+        if (between) {
+            take(small_, between);
+            continue;
+        }
+        for (size_t at = 0; in_turns && at < TURNS; at++) {
+            turn_ = (turn_ + 1) % TURNS;
+            Job *job = large_[turn_].empty() ? queue.next_large() : nullptr;
+            if (job) take(large_[turn_], job);
+            if (large_[turn_].next(flight.slices, width)) return true;
+        }
+        if (Job *batch = queue.next(other.taken, least)) take(batch->work > queue.bound.large ? large_[turn_] : small_, batch);
         else return false;
     }
 }
@@ -127,7 +137,7 @@ void DeviceRunner::take(DevicePlan &plan, Job *batch) {
     for (Job *job = plan.take(batch), *next; job; job = next) {
         next = job->next;
         job->fail(triton::UNAVAILABLE);
-        if (job->work > queue.bound.large) queue.finish(job->work);
+        if (job->work > queue.bound.large) queue.finish(*job);
         job->model->finish(job);
     }
 }
@@ -232,6 +242,7 @@ void DeviceRunner::answer(Flight &flight) {
         Job &job = *each.job;
         tokens += each.count * job.tokens.width;
         single = job.work > queue.bound.large;
+        if (single) queue.computed(job, each.count * job.tokens.width);
         job.ended = ended;
         if (!each.last) continue;
         Array<int64_t> &shape = job.made.shape;
@@ -244,7 +255,7 @@ void DeviceRunner::answer(Flight &flight) {
     if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
     for (const Slice &each : slices) {
         if (!each.last) continue;
-        if (each.job->work > queue.bound.large) queue.finish(each.job->work);
+        if (single) queue.finish(*each.job);
         each.job->model->finish(each.job);
     }
     queue.ran(single ? 0 : rows, tokens, ended - (landed_ > began ? landed_ : began));

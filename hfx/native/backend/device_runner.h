@@ -50,7 +50,8 @@ private:
 
     DeviceNet net_;
     const Settings *settings_ = nullptr;
-    DevicePlan small_, large_;
+    DevicePlan small_, large_[TURNS];
+    size_t turn_ = 0;              // the large request of the last run
     bool large_was_last_ = false;  // the last run was of a large request, so that small ones are next
     bool was_lost_ = false;
     Flight flights_[DeviceNet::PLACES];

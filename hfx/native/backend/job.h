@@ -8,6 +8,8 @@ namespace hfx {
 
 class Model;
 
+constexpr const char *CANCELLED = "The request was cancelled.";
+
 struct Job {
     TRITONBACKEND_Request *request = nullptr;
     TRITONBACKEND_ModelInstance *instance = nullptr;
@@ -22,6 +24,7 @@ struct Job {
     Text copies[6];       // of inputs in several buffers; a task has at most so many inputs
     Tokens tokens;
     size_t work = 0;  // tokens that the net computes, padding included; 0 before tokenizing
+    size_t rest = 0;  // of them, those that are not computed yet, if the request is large
     Values made;  // the net's output
     Outputs outputs;
     uint64_t timeout = 0;  // microseconds; 0: none

@@ -196,7 +196,7 @@ bool Model::prepare(Job &job) {
     bool prepared = read_parameters(options_, job) &&
                     (encoder_.encode(job.inputs, job.tokens, job.reason) || job.fail(triton::INVALID_ARGUMENT));
     job.tokenizing = now() - began;
-    job.work = job.tokens.rows * job.tokens.sequences * job.tokens.width;
+    job.work = job.rest = job.tokens.rows * job.tokens.sequences * job.tokens.width;
     if (!prepared) queue().leave_out(rows, estimated);
     return prepared && (queue().correct(rows, estimated, job.work, timeout) || overloaded(job));
 }

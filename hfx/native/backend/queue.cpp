@@ -11,8 +11,9 @@ double mean(double before, double value) { return before > 0 ? (before + value) 
 bool Queue::refuses(size_t work, double timeout) const {
     if (bound.requests && requests_ >= bound.requests) return true;
     if (work > bound.tokens) {
-        double seconds = rate_ > 0 ? double(large_) / rate_ : 0;
-        return seconds > 0 && ((timeout > 0 && seconds > timeout) || (bound.seconds > 0 && seconds > bound.seconds));
+        double before = double(larges_ < TURNS && work < large_ ? work : large_);
+        double seconds = rate_ > 0 ? before / rate_ : 0;
+        return (timeout > 0 && seconds > timeout) || (larges_ > TURNS && bound.seconds > 0 && seconds > bound.seconds);
     }
     if (requests_ < FEW_WAITING) return false;
     // The rest of the current run, the waiting requests, and the run that includes the new request. Large requests take
@@ -26,7 +27,7 @@ bool Queue::refuses(size_t work, double timeout) const {
 // Adds a request to the counts (`sign` is 1), or takes it out of them (-1).
 void Queue::count(size_t rows, size_t work, int sign) {
     requests_ += sign;
-    if (work > bound.large) large_ += sign * work;
+    if (work > bound.large) large_ += sign * work, larges_ += sign;
     else rows_ += sign * rows, work_ += sign * work;
 }
 
@@ -101,6 +102,17 @@ Job *Queue::next_small() {
     return batch;
 }
 
+Job *Queue::next_large() {
+    Held held(lock_);
+    Job *before = nullptr;
+    for (Job **at = &first_; *at; before = *at, at = &before->next) {
+        if ((*at)->work <= bound.large) continue;
+        if (*at == last_) last_ = before;
+        return cut(at);
+    }
+    return nullptr;
+}
+
 void Queue::ran(size_t rows, size_t work, uint64_t nanoseconds) {
     double seconds = 1e-9 * double(nanoseconds);
     if (!work || seconds <= 0) return;
@@ -109,9 +121,15 @@ void Queue::ran(size_t rows, size_t work, uint64_t nanoseconds) {
     if (rows) run_seconds_ = mean(run_seconds_, seconds);
 }
 
-void Queue::finish(size_t work) {
+void Queue::computed(Job &job, size_t tokens) {
     Held held(lock_);
-    large_ -= work;
+    large_ -= tokens, job.rest -= tokens;
+}
+
+void Queue::finish(Job &job) {
+    computed(job, job.rest);
+    Held held(lock_);
+    larges_--;
 }
 
 }  // namespace hfx

@@ -2,8 +2,9 @@
 //
 // A thread that adds a request while nothing runs becomes the leader: it runs the net for all waiting requests, batch
 // after batch, until none is left. Meanwhile, threads of other instances tokenize requests and add them, or refuse them
-// at once. A large request is a batch by itself, and is run in parts; between two parts, the leader runs a batch of
-// small requests.
+// at once. A large request is run in parts; between two parts, the leader runs a batch of small requests. The parts of
+// the first TURNS large requests are run in turns, and the others wait: a short one is not delayed by the whole of a long
+// one, and none takes more than TURNS times as long as alone once it has begun.
 #pragma once
 #include <pthread.h>
 #include "job.h"
@@ -13,8 +14,9 @@ namespace hfx {
 
 // How much may wait: the number of requests, and the seconds until a new request is answered; 0 is no limit. `batch`
 // rows, a full batch, may wait whatever the seconds are, because callers that wait for their answers make up such a
-// batch. A request of more than `tokens` tokens, a full batch of the longest texts, is accepted if the large requests
-// before it take no longer than the seconds. A request of more than `large` tokens is a batch by itself.
+// batch. A request of more than `tokens` tokens, a full batch of the longest texts, is accepted if no large request waits
+// for its turn, or if what is left of the large requests takes no longer than the seconds. A request of more than `large`
+// tokens is run in parts.
 struct Bound {
     size_t requests = 1024;
     double seconds = 3.0;
@@ -38,12 +40,14 @@ public:
     // Returns the next batch: at most `bound.batch` rows, or a request that has more, or one large request. Returns
     // null if nothing waits, or fewer than `least` tokens; then the caller leads no more, unless it `stays`.
     Job *next(bool stays = false, size_t least = 0);
-    // Returns a batch of small requests, wherever they are in the queue, or null if none waits.
+    // Return a batch of small requests, or the first large request, wherever they are in the queue; null if none waits.
     Job *next_small();
+    Job *next_large();
     // Records the time of a batch of small requests with `rows` rows, or of a large request with 0.
     void ran(size_t rows, size_t work, uint64_t nanoseconds);
-    // Records that a large request is answered, so that others don't wait for it any more.
-    void finish(size_t work);
+    // Records that `tokens` tokens of a large request have been computed, or that its rest won't be.
+    void computed(Job &job, size_t tokens);
+    void finish(Job &job);
 
 private:
     bool refuses(size_t work, double timeout) const;
@@ -53,7 +57,7 @@ private:
     pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;
     Job *first_ = nullptr, *last_ = nullptr;
     size_t requests_ = 0, rows_ = 0, work_ = 0;  // accepted, and not in a batch yet; rows and tokens of small requests
-    size_t large_ = 0;                           // tokens of the large requests that are not answered yet
+    size_t large_ = 0, larges_ = 0;              // tokens of the large requests that are not computed yet; the requests
     bool leads_ = false;
     double rate_ = 0, run_seconds_ = 0;  // tokens a second, and seconds of a run of small requests; 0: not known yet
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include "net.h"
 #include "queue.h"
+#include "runs.h"
 
 namespace hfx {
 
@@ -16,10 +17,21 @@ public:
     void lead();
 
 private:
-    void run(Job *batch, bool large);
-    static void interlude(void *runner);
+    // A large request in progress, and the nanoseconds that its parts have taken.
+    struct Large {
+        Job *job = nullptr;
+        Run run;
+        uint64_t began = 0, spent = 0;
+    };
 
-    uint64_t between_ = 0;  // nanoseconds that small requests took between the parts of a large one
+    void run(Job *batch);
+    void begin(Job *job);
+    void run_part();
+    void finish(Large *large);
+    void answer(Job **jobs, size_t count, uint64_t began, uint64_t ended);
+
+    Large *large_[TURNS] = {};  // the first `in_turns_` of them; the first one is next
+    size_t in_turns_ = 0;
 };
 
 }  // namespace hfx

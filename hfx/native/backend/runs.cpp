@@ -7,7 +7,6 @@ namespace {
 // milliseconds once. A run has at most MOST_ELEMENTS elements, unless one sequence has more, so that the data between
 // layers stays in the caches; 1,000 sequences of 20 tokens in one run took 0.8 GB, which the runtime kept (bart-large).
 constexpr size_t RUN_ROWS[] = {64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
-constexpr const char *CANCELLED = "The request was cancelled.";
 constexpr size_t MOST_ELEMENTS = 1024, FEW_ELEMENTS = 256, NEAR = 2;
 
 size_t per_row(const Job &job) { return job.tokens.sequences * job.tokens.width; }
@@ -27,125 +26,114 @@ void sort(Array<Job *> &jobs) {
     }
 }
 
-class Run {
-public:
-    Run(const Net &net, size_t item_rank, Interlude interlude) : net_(net), rank_(item_rank), interlude_(interlude) {}
+}  // namespace
 
-    // Runs the net for the rows of `jobs`, and gives each job its part of the output. If that fails, each job is run
-    // alone.
-    void whole(Job **jobs, size_t count) {
-        if (fed(jobs, count) && net_.run(feed_, values_, reason_) && split(jobs, count)) return;
-        alone(jobs, count);
+void Run::whole(Job **jobs, size_t count) {
+    if (fed(jobs, count) && net_->run(feed_, values_, reason_) && split(jobs, count)) return;
+    alone(jobs, count);
+}
+
+void Run::parts(Job **jobs, size_t count) {
+    begin(jobs, count);
+    while (!has_ended()) next();
+    finish(jobs, count);
+}
+
+void Run::alone(Job **jobs, size_t count, bool parted) {
+    if (count > 1) {
+        for (size_t at = 0; at < count; at++) parted ? parts(jobs + at, 1) : whole(jobs + at, 1);
+        return;
     }
-    // Does the same for jobs of one shape, in runs of the numbers of rows in RUN_ROWS.
-    void parts(Job **jobs, size_t count) {
-        Values all;
-        size_t rows = 0;
-        for (size_t at = 0; at < count; at++) rows += jobs[at]->tokens.rows;
-        if (fed(jobs, count) && in_parts(*jobs[0], rows, count == 1, all)) {
-            values_ = static_cast<Values &&>(all);
-            if (split(jobs, count)) return;
+    Text words;
+    if (!reason_.empty() && append(words, "the model could not be run: ") && append(words, {reason_.data(), reason_.size()}))
+        jobs[0]->reason = static_cast<Text &&>(words);
+    jobs[0]->fail(triton::INTERNAL);
+}
+
+bool Run::fed(Job **jobs, size_t count) {
+    feed_.ids.clear(), feed_.mask.clear(), feed_.types.clear(), feed_.shapes.clear(), feed_.slots.clear();
+    feed_.rows = 0, feed_.rank = rank_;
+    for (size_t at = 0; at < count; at++) {
+        const Tokens &tokens = jobs[at]->tokens;
+        if (!feed_.ids.append(tokens.ids.data(), tokens.ids.size()) || !feed_.mask.append(tokens.mask.data(), tokens.mask.size()) ||
+            !feed_.types.append(tokens.types.data(), tokens.types.size()))
+            return false;
+        if (jobs[at]->slot >= 0 && !feed_.slots.resize(feed_.slots.size() + tokens.rows, jobs[at]->slot)) return false;
+        for (size_t row = 0; row < tokens.rows; row++)
+            if ((rank_ == 2 && !feed_.shapes.push(int32_t(tokens.sequences))) || !feed_.shapes.push(int32_t(tokens.width))) return false;
+        feed_.rows += tokens.rows;
+    }
+    return true;
+}
+
+void Run::begin(Job **jobs, size_t count) {
+    all_.data.clear(), all_.shape.clear(), reason_.clear();
+    failed_ = !fed(jobs, count);
+    sequences_ = jobs[0]->tokens.sequences, width_ = jobs[0]->tokens.width;
+    cut_ = rank_ == 2 && sequences_ * width_ > MOST_ELEMENTS;
+    unit_ = cut_ ? width_ : sequences_ * width_;
+    units_ = cut_ ? sequences_ : feed_.rows, lines_ = cut_ ? feed_.rows : 1;
+    most_ = MOST_ELEMENTS / unit_ ? MOST_ELEMENTS / unit_ : 1;
+    line_ = from_ = 0;
+}
+
+size_t Run::next() {
+    size_t size = units_ - from_ < most_ ? units_ - from_ : most_;
+    for (size_t each : RUN_ROWS)
+        if (each <= size) {
+            size = each;
+            break;
         }
-        alone(jobs, count, true);
-    }
+    failed_ = !next_of(size);
+    from_ += size;
+    if (from_ == units_) line_++, from_ = 0;
+    return failed_ ? 0 : size * unit_;
+}
 
-private:
-    void alone(Job **jobs, size_t count, bool parted = false) {
-        if (jobs[0]->failed()) return;  // it was cancelled
-        if (count > 1) {
-            for (size_t at = 0; at < count; at++) parted ? parts(jobs + at, 1) : whole(jobs + at, 1);
-            return;
+// Runs the next `size` units, and adds their output to `all_`.
+bool Run::next_of(size_t size) {
+    if (!part(cut_ ? line_ : from_, (line_ * units_ + from_) * unit_, size * unit_, cut_ ? 1 : size, cut_ ? size : sequences_)) return false;
+    if (!net_->run(part_, values_, reason_)) return false;
+    if (all_.shape.empty() && !all_.shape.append(values_.shape.data(), values_.shape.size())) return false;
+    return all_.data.append(values_.data.data(), values_.data.size());
+}
+
+// Copies `count` elements of the whole feed, from `from` on, to `part_`, as `rows` rows of `sequences` sequences. The first
+// of them is the row `first` of the whole feed.
+bool Run::part(size_t first, size_t from, size_t count, size_t rows, size_t sequences) {
+    part_.ids.clear(), part_.mask.clear(), part_.types.clear(), part_.shapes.clear(), part_.slots.clear();
+    part_.rows = rows, part_.rank = rank_;
+    for (size_t row = 0; row < rows; row++)
+        if ((rank_ == 2 && !part_.shapes.push(int32_t(sequences))) || !part_.shapes.push(int32_t(width_))) return false;
+    if (!feed_.slots.empty() && !part_.slots.append(feed_.slots.data() + first, rows)) return false;
+    return part_.ids.append(feed_.ids.data() + from, count) && part_.mask.append(feed_.mask.data() + from, count) &&
+           (feed_.types.empty() || part_.types.append(feed_.types.data() + from, count));
+}
+
+void Run::finish(Job **jobs, size_t count) {
+    if (cut_ && all_.shape.size() > 1) all_.shape[1] = int64_t(sequences_);
+    if (!failed_) values_ = static_cast<Values &&>(all_);
+    if (failed_ || !split(jobs, count)) alone(jobs, count, true);
+}
+
+bool Run::split(Job **jobs, size_t count) {
+    if (!feed_.rows || values_.data.size() % feed_.rows) return refuse(reason_, "the net's output has another number of rows");
+    size_t each = values_.data.size() / feed_.rows, from = 0;
+    for (size_t at = 0; at < count; at++) {
+        Values &made = jobs[at]->made;
+        made.data.clear(), made.shape.clear();
+        size_t rows = jobs[at]->tokens.rows;
+        if (!made.shape.append(values_.shape.data(), values_.shape.size()) || !made.data.append(values_.data.data() + from, rows * each)) {
+            reason_.clear();
+            return false;
         }
-        Text words;
-        if (!reason_.empty() && append(words, "the model could not be run: ") && append(words, {reason_.data(), reason_.size()}))
-            jobs[0]->reason = static_cast<Text &&>(words);
-        jobs[0]->fail(triton::INTERNAL);
+        made.shape[0] = int64_t(rows);
+        from += rows * each;
     }
+    return true;
+}
 
-    bool fed(Job **jobs, size_t count) {
-        feed_.ids.clear(), feed_.mask.clear(), feed_.types.clear(), feed_.shapes.clear(), feed_.slots.clear();
-        feed_.rows = 0, feed_.rank = rank_;
-        for (size_t at = 0; at < count; at++) {
-            const Tokens &tokens = jobs[at]->tokens;
-            if (!feed_.ids.append(tokens.ids.data(), tokens.ids.size()) || !feed_.mask.append(tokens.mask.data(), tokens.mask.size()) ||
-                !feed_.types.append(tokens.types.data(), tokens.types.size()))
-                return false;
-            if (jobs[at]->slot >= 0 && !feed_.slots.resize(feed_.slots.size() + tokens.rows, jobs[at]->slot)) return false;
-            for (size_t row = 0; row < tokens.rows; row++)
-                if ((rank_ == 2 && !feed_.shapes.push(int32_t(tokens.sequences))) || !feed_.shapes.push(int32_t(tokens.width))) return false;
-            feed_.rows += tokens.rows;
-        }
-        return true;
-    }
-
-    // Copies `count` elements of the whole feed, from `from` on, to `feed`, as `rows` rows of the shape {sequences,
-    // width}. The first of them is the row `first` of the whole feed.
-    bool part(size_t first, size_t from, size_t count, size_t rows, size_t sequences, size_t width, Feed &feed) const {
-        feed.ids.clear(), feed.mask.clear(), feed.types.clear(), feed.shapes.clear(), feed.slots.clear();
-        feed.rows = rows, feed.rank = rank_;
-        for (size_t row = 0; row < rows; row++)
-            if ((rank_ == 2 && !feed.shapes.push(int32_t(sequences))) || !feed.shapes.push(int32_t(width))) return false;
-        if (!feed_.slots.empty() && !feed.slots.append(feed_.slots.data() + first, rows)) return false;
-        return feed.ids.append(feed_.ids.data() + from, count) && feed.mask.append(feed_.mask.data() + from, count) &&
-               (feed_.types.empty() || feed.types.append(feed_.types.data() + from, count));
-    }
-
-    // Runs rows of the shape of `job`'s rows, in parts of whole rows, or of a row's sequences if a row has too many
-    // elements. `single`: all rows belong to `job`, so that it can be cancelled, and others can run, between the parts.
-    bool in_parts(Job &job, size_t rows, bool single, Values &all) {
-        size_t sequences = job.tokens.sequences, width = job.tokens.width;
-        bool cut = rank_ == 2 && sequences * width > MOST_ELEMENTS;
-        size_t unit = cut ? width : sequences * width, units = cut ? sequences : rows, most = MOST_ELEMENTS / unit;
-        if (!most) most = 1;
-        Feed feed;
-        for (size_t row = 0; row < (cut ? rows : 1); row++)
-            for (size_t from = 0, size = 0; from < units; from += size) {
-                size = units - from < most ? units - from : most;
-                for (size_t each : RUN_ROWS)
-                    if (each <= size) {
-                        size = each;
-                        break;
-                    }
-                if (single && (row || from) && !goes_on(job)) return false;
-                size_t start = (row * sequences * cut + from) * unit;
-                if (!part(cut ? row : from, start, size * unit, cut ? 1 : size, cut ? size : sequences, width, feed)) return false;
-                if (!net_.run(feed, values_, reason_)) return false;
-                if (all.shape.empty() && !all.shape.append(values_.shape.data(), values_.shape.size())) return false;
-                if (!all.data.append(values_.data.data(), values_.data.size())) return false;
-            }
-        if (cut && all.shape.size() > 1) all.shape[1] = int64_t(sequences);
-        return true;
-    }
-
-    bool goes_on(Job &job) {
-        if (interlude_.function) interlude_.function(interlude_.argument);
-        return !is_cancelled(job) || job.fail(triton::CANCELLED, CANCELLED);
-    }
-
-    bool split(Job **jobs, size_t count) {
-        if (!feed_.rows || values_.data.size() % feed_.rows) return refuse(reason_, "the net's output has another number of rows");
-        size_t each = values_.data.size() / feed_.rows, from = 0;
-        for (size_t at = 0; at < count; at++) {
-            Values &made = jobs[at]->made;
-            made.data.clear(), made.shape.clear();
-            size_t rows = jobs[at]->tokens.rows;
-            if (!made.shape.append(values_.shape.data(), values_.shape.size()) || !made.data.append(values_.data.data() + from, rows * each)) {
-                reason_.clear();
-                return false;
-            }
-            made.shape[0] = int64_t(rows);
-            from += rows * each;
-        }
-        return true;
-    }
-
-    const Net &net_;
-    const size_t rank_;
-    const Interlude interlude_;
-    Feed feed_;
-    Values values_;
-    Text reason_;
-};
+namespace {
 
 // Returns how many of the sorted jobs, from `from` on, share a run.
 size_t near_widths(const Array<Job *> &jobs, size_t from, size_t &elements) {
@@ -186,8 +174,8 @@ size_t still_wanted(Job **jobs, size_t count) {
 
 }  // namespace
 
-Runs::Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs, Interlude interlude)
-    : net_(net), skips_padding_(skips_padding), item_rank_(item_rank), jobs_(jobs), interlude_(interlude) {
+Runs::Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs)
+    : net_(net), skips_padding_(skips_padding), item_rank_(item_rank), jobs_(jobs) {
     sort(jobs);
 }
 
@@ -199,7 +187,8 @@ Job **Runs::next(size_t &count) {
     at_ += count;
     size_t wanted = still_wanted(jobs, count);
     if (!wanted) return jobs;
-    Run run(net_, item_rank_, interlude_);
+    Run run;
+    run.open(net_, item_rank_);
     if (skips_padding_ && elements <= MOST_ELEMENTS) run.whole(jobs, wanted);
     else run.parts(jobs, wanted);
     return jobs;

@@ -86,8 +86,8 @@ class TritonPythonModel:
     def _take(self, request: Any, read: Request) -> None:
         sender = request.get_response_sender()
 
-        def run(is_cancelled: Callable[[], bool]) -> Outputs | Exception:
-            return answer(self.session, self.layout, [replace(read, is_cancelled=is_cancelled)])[0]
+        def run(goes_on: Callable[[int], bool]) -> Outputs | Exception:
+            return answer(self.session, self.layout, [replace(read, goes_on=goes_on)])[0]
 
         def reply(found: Outputs | Exception) -> None:
             try:
@@ -112,7 +112,7 @@ class TritonPythonModel:
         wanted = tuple(name for name in self.outputs if name in requested) or self.outputs
         given = {tensor.name(): tensor for tensor in request.inputs()}
         feed = {name: given[name].as_numpy() for name in self.layout.inputs if name in given}
-        return Request(feed, wanted, request.is_cancelled)
+        return Request(feed, wanted, lambda _: not request.is_cancelled())
 
 
 def _name(request: Any) -> str:

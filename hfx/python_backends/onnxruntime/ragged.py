@@ -100,12 +100,12 @@ FEW_ELEMENTS = 256
 class Request:
     """The tensors of one request by name (rows first if the model batches), and the outputs that it wants.
 
-    `is_cancelled` is called between two runs, and says whether the request was cancelled.
+    `goes_on` is called between two runs with the elements of the first one, and says whether the request still counts.
     """
 
     feed: Feed
     wanted: tuple[str, ...]
-    is_cancelled: Callable[[], bool] = lambda: False
+    goes_on: Callable[[int], bool] = lambda _: True
 
 
 @dataclass(frozen=True)
@@ -277,13 +277,14 @@ def _run(session: Session, layout: Layout, group: Sequence[Request]) -> list[Out
     if not layout.batched:
         return [session.run(_feed(layout, feeds[:1]), wanted)]
     counts = [len(next(iter(feed.values()))) for feed in feeds]
-    runs: list[Outputs] = []
+    runs, elements = list[Outputs](), 0
     for parts, rows in _feeds(session, layout, feeds, sum(counts)):
         made: list[Outputs] = []
         for part in parts:
-            if (runs or made) and all(request.is_cancelled() for request in group):
+            if (runs or made) and not any(request.goes_on(elements) for request in group):
                 raise Cancelled
             made.append(_checked(session.run(part, wanted), rows))
+            elements = layout.elements(part)
         runs.append(_concatenated(made, 1))
     whole = _concatenated(runs, 0)
     return [_without_padding(layout, *each) for each in zip(feeds, _split(whole, counts), strict=True)]

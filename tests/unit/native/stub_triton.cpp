@@ -230,6 +230,9 @@ const Kind KINDS[] = {
     {0, texts<5>},
     {0, texts<64>},
     {0, texts<200>},  // more rows than a batch has
+    {0, texts<300>},   // a large request, which is run in parts
+    {0, texts<1300>},  // on a GPU, too
+    {CANCELLED, [](auto &r) { texts<1300>(r); r.checks = 1; }},  // between its parts
     {0, [](auto &r) { add_input(r, "text_input", BYTES, {1, 1}, {packed({""})}); }},
     {0, [](auto &r) { std::string all = packed({"a b a"}); add_input(r, "text_input", BYTES, {1, 1}, {all.substr(0, 2), "", all.substr(2)}); }},
     {0, [](auto &r) { texts<2>(r); add_input(r, "top_k", INT32, {2, 1}, {std::string("\2\0\0\0\2\0", 6), std::string("\0\0", 2)}); }},

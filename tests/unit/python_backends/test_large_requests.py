@@ -1,4 +1,4 @@
-"""Large requests run in parts in a thread, with batches of small requests between the parts."""
+"""Large requests run in parts in threads, in turns, with batches of small requests between the parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.onnxruntime.large_requests import FEW, LARGE, LargeRequest, LargeRequests, Turns
+from hfx.python_backends.onnxruntime.large_requests import FEW, LARGE, TURNS, LargeRequest, LargeRequests, Turns
 from hfx.python_backends.onnxruntime.ragged import Cancelled
 from tests.rigs.machine.waiting import wait_until
 
@@ -30,7 +30,7 @@ def large(turns: Turns) -> Iterator[LargeRequests]:
 
 
 class Asked:
-    """A request whose parts are awaited one after the other, and its answers."""
+    """A request of parts of equal size, each of which the test lets go on, and its answers."""
 
     def __init__(self, parts: int = 1, elements: int = LARGE + 1, name: str = "") -> None:
         self.parts, self.has_left = parts, False
@@ -40,14 +40,20 @@ class Asked:
         self.answers: list[Any] = []
         self.request = LargeRequest(elements, self._run, lambda: self.has_left, self.answers.append, GONE, name)
 
-    def _run(self, is_cancelled: Callable[[], bool]) -> Any:
+    def _run(self, goes_on: Callable[[int], bool]) -> Any:
+        size = self.request.elements // self.parts
         for part in range(self.parts):
-            if part and is_cancelled():
+            if part and not goes_on(size):
                 return GONE
             self.began.release()
             assert self.go_on.acquire(timeout=SECONDS)
             self.computed += 1
         return {"parts": np.array(self.parts)}
+
+    def compute(self) -> None:
+        """Let the next part go on, once it is this request's turn."""
+        assert self.began.acquire(timeout=SECONDS)
+        self.go_on.release()
 
     def finish(self) -> None:
         for _ in range(self.parts):
@@ -76,10 +82,28 @@ def test_a_batch_of_small_requests_runs_before_the_next_part(turns: Turns, large
     assert asked.computed == 3
 
 
+def test_parts_of_large_requests_run_in_turns(turns: Turns, large: LargeRequests) -> None:
+    long, short, behind = Asked(parts=5), Asked(parts=TURNS), Asked()
+    assert large.take(long.request)
+    wait_until(lambda: turns._taken)
+    assert large.take(short.request) and large.take(behind.request)
+    wait_until(lambda: turns._large)
+    for asked in (long, short, long, short):
+        asked.compute()
+    assert long.began.acquire(timeout=SECONDS)
+    wait_until(lambda: turns._large)  # `short` is answered, and the next request has its turn
+    assert short.answers and not behind.answers
+    long.go_on.release()
+    behind.compute()
+    long.finish()
+    assert behind.answers
+
+
 def test_a_large_request_whose_caller_left_is_not_computed_to_its_end(large: LargeRequests) -> None:
     asked, behind = Asked(parts=5), Asked()
-    assert large.take(asked.request) and large.take(behind.request)
+    assert large.take(asked.request)
     assert asked.began.acquire(timeout=SECONDS)
+    assert large.take(behind.request)
     asked.has_left = behind.has_left = True
     asked.finish()
     wait_until(lambda: behind.answers)
@@ -89,30 +113,40 @@ def test_a_large_request_whose_caller_left_is_not_computed_to_its_end(large: Lar
 
 def test_a_request_is_ended_by_its_name(large: LargeRequests) -> None:
     asked, other = Asked(parts=5, name="one"), Asked(name="other")
-    assert large.take(asked.request) and large.take(other.request)
+    assert large.take(asked.request)
     assert asked.began.acquire(timeout=SECONDS)
+    assert large.take(other.request)
     large.end("one")
     large.end("unknown")
+    other.go_on.release()
     asked.finish()
     other.finish()
     assert (asked.computed, asked.answers) == (1, [GONE])
     assert other.computed == 1 and other.answers != [GONE]
 
 
-def test_a_large_request_with_too_long_a_wait_is_refused(large: LargeRequests) -> None:
+def test_one_large_request_waits_and_the_next_one_depends_on_what_is_left(turns: Turns, large: LargeRequests) -> None:
     first = Asked()
     assert large.take(first.request)
     first.finish()  # the speed is known from here on
     large._rate = 1000.0
-    asked = [Asked(elements=1500), Asked(elements=1000), Asked(elements=1)]
-    assert large.take(asked[0].request)
-    assert not large.take(asked[1].request, timeout=1.0)
-    assert large.take(asked[1].request, timeout=1.6)
-    assert not large.take(asked[2].request)
-    for each in asked[:2]:
-        each.finish()
-    assert large.take(asked[2].request)
-    asked[2].finish()
+    long, short, waiting, last = Asked(5, 5000), Asked(5, 500), Asked(elements=600), Asked()
+    assert large.take(long.request)
+    wait_until(lambda: turns._taken)
+    assert not large.take(short.request, timeout=0.4)  # the long one takes as much again, in turns
+    assert large.take(short.request, timeout=0.6)
+    wait_until(lambda: turns._large)
+    assert not large.take(waiting.request, timeout=2.5)
+    assert large.take(waiting.request)
+    assert not large.take(last.request)
+    for asked in (long, short) * 4:
+        asked.compute()
+    assert long.began.acquire(timeout=SECONDS)
+    assert large.take(last.request)  # 1,700 elements are left, for a bound of 2 s
+    for asked in (long, short, waiting, last):
+        asked.go_on.release()
+    for asked in (long, short, waiting, last):
+        asked.finish()
 
 
 def test_only_few_large_requests_wait_before_the_speed_is_known(large: LargeRequests) -> None:
@@ -133,7 +167,9 @@ def test_a_failed_large_request_does_not_stop_the_next_one(large: LargeRequests)
         raise Panic("index out of bounds")
 
     for run in (lambda _: failure, panics):
+        before = len(answers)
         assert large.take(LargeRequest(LARGE + 1, run, lambda: False, answers.append, GONE))
+        wait_until(lambda before=before: len(answers) > before)
     behind = Asked()
     assert large.take(behind.request)
     behind.finish()
