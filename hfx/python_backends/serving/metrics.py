@@ -75,7 +75,7 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
 _PROMPT_RUNS = ("hfx_prompt_runs_total", "Runs of prompts or sources on a GPU, by their rows and width in tokens")
 _NOT_CAPTURED = ("hfx_capture_refused", "1 if steps on a GPU are not captured as CUDA graphs, by reason")
 _REASON_LENGTH = 200
-_REFUSED = ("hfx_requests_refused_total", "Requests refused, by reason")
+_REFUSED = ("hfx_requests_refused_total", "Requests that the model refused, by reason")
 _FIRST_TOKEN = (
     "hfx_time_to_first_token_seconds",
     "Seconds from a request's submission to its first token (of beams: to their end)",
