@@ -29,7 +29,7 @@ from hfx.exporter.encoder.masks import KEY_MASK, SEEN
 from hfx.exporter.encoder.ragged import OUTPUT, PADDED, SPLIT, NodeList, assign, rename
 from hfx.exporter.graph.blocks import Activation
 from hfx.exporter.graph.writer import CONTRIB
-from hfx.names import EMBEDDING, ITEM_SHAPE
+from hfx.names import ATTENTION_MASK, EMBEDDING, ITEM_SHAPE
 
 # Activation -> its operator, whether the operator adds a bias, and the operator's attributes.
 ACTIVATIONS: dict[Activation, tuple[str, bool, dict[str, float]]] = {
@@ -88,16 +88,16 @@ def rows_graph(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """Return the graph `model` with the inputs [rows, width] int32 instead of flat inputs, or None if it has no such.
 
     Its weights are those of `model`. Each sequence is a row, and item_shape is no input. Rows whose mask is 0 are
-    padding; their outputs are finite numbers.
+    padding; their outputs are finite numbers, because their first token is attended to.
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
     inputs = [value.name for value in graph.input if value.name != ITEM_SHAPE]
-    casts = [
-        helper.make_node("Cast", [name], [PADDED + name], name=PADDED + name, to=TensorProto.INT64) for name in inputs
-    ]
-    nodes = [node for node in graph.node if not set(node.output) & {PADDED + name for name in inputs}]
+    front = NodeList(PADDED)
+    casts = {front.add("Cast", [name], name, to=TensorProto.INT64) for name in inputs}
+    nodes = [node for node in graph.node if casts.isdisjoint(node.output)]
+    rename(nodes, PADDED + ATTENTION_MASK, _attended(front))
     outputs = {value.name for value in graph.output}
     for split in [node for node in nodes if node.name.startswith(OUTPUT) and node.name.endswith(SPLIT)]:
         nodes.remove(split)
@@ -108,11 +108,23 @@ def rows_graph(model: onnx.ModelProto) -> onnx.ModelProto | None:
         dims = value.type.tensor_type.shape.dim
         if len(dims) > 1 and dims[1].dim_param == "sequences":
             del dims[1]
-    replace_nodes(graph, [*casts, *nodes])
+    graph.initializer.extend(front.constants.values())
+    replace_nodes(graph, [*front.nodes, *nodes])
     del graph.value_info[:]
     flat = {*inputs, ITEM_SHAPE}
-    others = (node for node in graph.node if node.name not in {cast.name for cast in casts})
+    others = (node for node in graph.node if node.name not in casts)
     return None if any(flat.intersection(node.input) for node in others) else made
+
+
+def _attended(front: NodeList) -> str:
+    """Return the mask [rows, width] with at least 1 for the first token of each row.
+
+    Only rows of padding change. Models divide by the number of tokens that are attended to, and 0 / 0 is no number.
+    """
+    mask, one = PADDED + ATTENTION_MASK, front.const("one", [1])
+    first = front.add("Slice", [mask, front.const("start", [0]), one, one], "first_mask")
+    others = front.add("Slice", [mask, one, front.const("end", [np.iinfo(np.int64).max]), one], "other_masks")
+    return front.add("Concat", [front.add("Max", [first, one], "first_attended"), others], "attended", axis=1)
 
 
 class _Fusion:

@@ -40,16 +40,25 @@ TRACED = {
     "modernbert", "nomic_bert", "nystromformer", "qwen2", "qwen3", "roformer", "squeezebert", "xlm",
 }  # fmt: skip
 DECODERS = {"bart", "mbart"}  # whose decoder's attentions stay as traced
+# Fields with which a model divides by the number of tokens that are attended to.
+DIVIDING = {
+    "esm": {"token_dropout": True},
+    "eurobert": {"classifier_pooling": "mean"},
+    "modernbert": {"classifier_pooling": "mean"},
+}
 KINDS = ("albert", "bart", "bert", "distilbert", "modernbert", "mpnet", "roberta-prelayernorm")
 ARCHITECTURES = [kind if kind in KINDS else full(kind) for kind in tiny_encoders.CONFIGS]
 
 
 @cache
-def graphs(model_type: str, task: str = "feature-extraction", mode: str = "mean") -> tuple[onnx.ModelProto, Fused]:
-    """Return the traced float32 graph of a model type, and the fused graph."""
+def graphs(
+    model_type: str, task: str = "feature-extraction", mode: str = "mean", divides: bool = False
+) -> tuple[onnx.ModelProto, Fused]:
+    """Return the traced float32 graph of a model type, and the fused graph; with the fields of DIVIDING or without."""
     kind = usual_kind(task)
     pooler = make_pooler(Pooling((mode,))) if task == "feature-extraction" else None  # type: ignore[arg-type]
-    model = tiny_encoders.build(model_type, kind.auto_class, **tiny_encoders.of_heads(model_type, 2))
+    fields = tiny_encoders.of_heads(model_type, 2) | (DIVIDING.get(model_type, {}) if divides else {})
+    model = tiny_encoders.build(model_type, kind.auto_class, **fields)
     graph = build_graph(model, kind, tiny_encoders.PAD, pooler)
     simplify_masks(graph, tiny_encoders.POSITIONS - 2)
     graph = clean(graph)
@@ -103,6 +112,21 @@ def test_fused_graphs_answer_like_the_traced_graph(model_type: str) -> None:
             found = answer(rectangular, feed)
             assert_near(found[:-1], wanted, share)
             assert np.isfinite(found[-1]).all()  # the row of padding
+
+
+@pytest.mark.parametrize(
+    "model_type", [kind if kind in (*KINDS, *DIVIDING) else full(kind) for kind in tiny_encoders.CONFIGS]
+)
+def test_the_first_token_of_a_row_of_padding_is_attended_to_and_its_outputs_are_finite(model_type: str) -> None:
+    model, feed = graphs(model_type, "text-classification", divides=True)[1].model, padded()
+    attended = feed["attention_mask"].copy()
+    attended[-1, 0] = 1
+    for each in (model, half(model)):
+        rectangular = rows_graph(each)
+        assert rectangular is not None
+        answers = answer(rectangular, feed)
+        assert np.isfinite(answers).all()
+        np.testing.assert_array_equal(answers, answer(rectangular, feed | {"attention_mask": attended}))
 
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
