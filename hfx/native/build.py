@@ -52,7 +52,7 @@ SHARED = {
         "IS_OVERLOADED", "TRY_AGAIN",
     ),
     "inputs.py": ("BYTES_PER_TOKEN", "LONGEST_TEXT", "MARGIN"),
-    "onnxruntime/large_requests.py": ("LARGE", "TURNS"),
+    "large_requests.py": ("LARGE", "TURNS"),
 }  # fmt: skip
 PYTHON = HERE.parent / "python_backends"
 HEADER = "shared.h"

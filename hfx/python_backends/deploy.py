@@ -16,12 +16,15 @@ _ENCODERS = (
     *("tokenizer_file", "windows"),
 )
 
+_LARGE = ("large_loads", "large_requests")
+
 # The packages of a generator's engine, and the modules that they need from outside.
 _GENERATOR = ("engine", "generation", "serving")
 _GENERATOR_SHARED = ("checks", "errors", "inputs", "spaces", "tasks/__init__", "tokenizer_file")
 
-# The modules of the package `serving` that a relay needs; only the engine needs the others.
+# The modules of the package `serving` that a relay, or a model with large requests, needs. The engine needs all.
 _RELAY = ("__init__", "cancellation_poller", "ipc", "traces", "triton_channel")
+_CHANNEL = ("__init__", "ipc", "triton_channel")
 
 BACKEND_PACKAGE = "hfx_backend"
 
@@ -31,7 +34,8 @@ def tokenize_files() -> Files:
 
     The exporter writes tokenizer.json and settings.json.
     """
-    return {"model.py": HERE / "tokenize.py", **_flat(("admission", "tasks/__init__", *_ENCODERS))}
+    modules = _flat(("admission", *_LARGE, "tasks/__init__", *_ENCODERS))
+    return {"model.py": HERE / "tokenize.py", **modules, **_inside("serving", _CHANNEL)}
 
 
 def postprocess_files() -> Files:
@@ -55,8 +59,8 @@ def relay_files() -> Files:
 
 def onnxruntime_files() -> Files:
     """Return the files of BACKENDS/onnxruntime: target name (with folders) -> source."""
-    serving = _inside("serving", ("__init__", "triton_channel"))  # these count open requests
-    package = {**_flat(("__init__", "errors")), **serving, **_packages(("onnxruntime",))}
+    modules = {**_flat(("__init__", "errors", *_LARGE)), **_inside("serving", _CHANNEL)}
+    package = {**modules, **_packages(("onnxruntime",))}
     entry = package.pop("onnxruntime/entry.py")
     return {"model.py": entry, **{f"{BACKEND_PACKAGE}/{target}": source for target, source in package.items()}}
 

@@ -6,10 +6,11 @@ answering is in windows.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +46,15 @@ from .inputs import (
 )
 from .prompts import prompts
 from .roles import RoleEncoder
-from .rows import SPECIAL, Row, RowEncoder, Sequence, sequence, tensors
+from .rows import SPECIAL, Row, RowEncoder, Sequence, pausing, sequence, tensors
 from .settings import Role, Settings
 from .templates import TemplateEncoder
 from .tokenizer_file import open_tokenizer
 from .windows import WindowEncoder
 
-__all__ = ["Encoder", "Row", "Settings", "make_encoder", "open_encoder", "tensors"]
+__all__ = ["Encoder", "Row", "Settings", "make_encoder", "open_encoder", "pausing", "tensors"]
+
+Item = TypeVar("Item")
 
 TEXT = "text_input"
 QUERY = "query"
@@ -59,6 +62,7 @@ LABELS = "candidate_labels"
 
 # Each label costs a pass of the net; more than this is a mistake or an attack.
 MAX_LABELS = 1000
+PART = 16  # labels of a row that are tokenized at a time; 1,000 in one call take 0.1 s
 
 
 class Encoder(Protocol):
@@ -278,22 +282,28 @@ class HypothesisEncoder(RowEncoder):
         if not raw:
             raise InvalidInput(IS_EMPTY % TEXT)
         used, encodings = self._pairs(raw, hypotheses)
-        for encoding in encodings:
-            refuse_tokens(f"{TEXT} or {LABELS}", encoding.ids, self.settings.vocab_size, self._tokenizer)
-        sequences = tuple(sequence(encoding, self.settings) for encoding in encodings)
-        return Row(sequences, max(max(map(self._dropped, encodings)), int(used.cut)))
+        sequences = list[Sequence]()
+        for part in _parts(encodings):
+            self.pause()
+            for encoding in part:
+                refuse_tokens(f"{TEXT} or {LABELS}", encoding.ids, self.settings.vocab_size, self._tokenizer)
+                sequences.append(sequence(encoding, self.settings))
+        return Row(tuple(sequences), max(max(map(self._dropped, encodings)), int(used.cut)))
 
     def _pairs(self, raw: bytes, hypotheses: list[str]) -> tuple[Piece, list[Any]]:
         """Return a piece of the text that is large enough, and its encodings with every hypothesis."""
         for bytes_per_token in BYTES_PER_TOKEN:
             used = self._piece(raw, bytes_per_token)
-            encodings = self._tokenize(used.text, hypotheses)
+            encodings = list[Any]()
+            for part in _parts(hypotheses):
+                self.pause()
+                encodings += self._tokenize(used.text, part)
             most = max(encodings, key=lambda each: sequence_length(each, 0))  # beside the shortest label
             if not used.cut or settled(most, self._side):
                 break
         return used, encodings
 
-    def _tokenize(self, premise: str, hypotheses: list[str]) -> list[Any]:
+    def _tokenize(self, premise: str, hypotheses: Many[str]) -> list[Any]:
         try:
             return self._tokenizer.encode_batch([(premise, each) for each in hypotheses])  # type: ignore[no-any-return]
         except Exception as error:
@@ -305,6 +315,10 @@ class HypothesisEncoder(RowEncoder):
         if len(encoding) < self.settings.max_length:
             return 0
         return sum(sequence_length(part, 0) for part in encoding.overflowing)
+
+
+def _parts(whole: Many[Item]) -> Iterator[Many[Item]]:
+    return (whole[at : at + PART] for at in range(0, len(whole), PART))
 
 
 def open_encoder(folder: Path | str) -> Encoder:

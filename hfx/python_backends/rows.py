@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from .inputs import Piece, piece
 from .settings import Settings
 from .tasks import TASKS
 
+Encoder = TypeVar("Encoder")
 SPECIAL = -1  # in a sequence's places: a token that stands for no characters of the text
 
 
@@ -53,6 +56,8 @@ class Row:
 class RowEncoder:
     """The base class of encoders: the settings, and a tokenizers.Tokenizer that each encoder configures for itself."""
 
+    pause: Callable[[], None] = staticmethod(lambda: None)  # called between the parts of a row of many sequences
+
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
         self.settings = settings
         self._tokenizer = tokenizer
@@ -65,6 +70,13 @@ class RowEncoder:
 
     def _ids(self, texts: Many[str]) -> list[list[int]]:
         return [each.ids for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def pausing(encoder: Encoder, pause: Callable[[], None]) -> Encoder:
+    """Return an encoder like `encoder`, with its tokenizer, that calls `pause` between the parts of a row."""
+    other = copy.copy(encoder)
+    other.pause = pause  # type: ignore[attr-defined]
+    return other
 
 
 def tensors(requests: Many[Many[Row]], settings: Settings) -> list[dict[str, NDArray[Any]]]:

@@ -1,6 +1,7 @@
 """Triton adapter of NAME_tokenize: makes token tensors from STRING tensors, with one tokenizer call for a whole batch.
 
-An invalid request is answered with an error, and the other requests of its batch are not affected. Settings pass
+An invalid request is answered with an error, and the other requests of its batch are not affected. A large request is
+tokenized in parts, after the small ones of its batch are answered (large_requests.py). Settings pass
 through this step to the last step, and a setting that the caller left out passes as zeros: Triton puts requests with
 and without an input into different batches, so the net's batches would be small.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ import triton_python_backend_utils as pb
 
 from .admission import Bound, MetricsReader, metrics_address, net_of, server_arguments
 from .checks import encoder_settings
-from .encoding import open_encoder, tensors
+from .encoding import Row, open_encoder, pausing, tensors
 from .errors import (
     IS_BELOW_ONE,
     IS_MISSING,
@@ -34,9 +37,14 @@ from .errors import (
     with_reason,
 )
 from .inputs import Tensors, table
+from .large_loads import least_load
+from .large_requests import LARGE, Cancelled, LargeRequest, LargeRequests, Turns, refusal
+from .serving.ipc import publication
+from .serving.triton_channel import TritonChannel, cancellation, ended_by, name_of
 from .tasks import TOKENIZING
 
 MOST = 2**31 - 1  # of a setting; a larger value has the same effect
+BYTES = 4  # of a token, as in English
 
 
 class TritonPythonModel:
@@ -44,29 +52,67 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the tokenizer of the version folder."""
-        self.encoder = open_encoder(Path(args["model_repository"]) / args["model_version"])
+        folder = Path(args["model_repository"])
+        self.encoder = open_encoder(folder / args["model_version"])
         config = json.loads(args["model_config"])
         optional = [each for each in config["input"] if each.get("optional")]
         self.settings = {each["name"]: pb.triton_string_to_numpy(each["data_type"]) for each in optional}
         self.bound = Bound.read(config)
         self.queue = _queue(args["model_name"], self.bound)
+        self.turns = Turns()
+        load = partial(least_load, net_of(args["model_name"]), publication(folder))
+        self.large = LargeRequests(self.turns, self.bound.seconds, load)
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """Return one response for each request, in order."""
-        items: list[Any] = []
-        answers: list[Any] = []
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """Return one response for each request, in order; None if a request is large, whose response comes later."""
         if self.queue is not None:
             self.queue.prepare(len(requests))
         now = time.monotonic()
-        given = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
-        for request, arrays in zip(requests, given, strict=True):
+        for name in filter(None, map(ended_by, requests)):
+            self.large.end(name)
+        large, small = list[tuple[Any, Any, int]](), list[tuple[Any, Any]]()
+        for request in requests:
+            arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            tokens = self._estimate(arrays)
+            if tokens > LARGE:
+                large.append((request, arrays, tokens))
+            else:
+                small.append((request, arrays))
+        with self.turns.small():
+            responses = self._responses(small, now)
+        if not large:
+            return responses
+        for (request, _), response in zip(small, responses, strict=True):
+            request.get_response_sender().send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        for request, arrays, tokens in large:
+            self._take(request, arrays, tokens, now)
+        return None
+
+    def finalize(self) -> None:
+        """Stop the threads of large requests; Triton has no open request by now."""
+        self.large.close()
+
+    def _estimate(self, arrays: Tensors) -> int:
+        """Estimate the number of tokens of a request before its texts are tokenized."""
+        settings = self.encoder.settings
+        most = MOST if settings.task == "question-answering" else settings.max_length  # windows have all of a context
+        texts = [arrays[name] for name in self.encoder.fields if name in arrays and arrays[name].dtype == np.object_]
+        sequences = max((array.size for array in texts), default=0)
+        return sum(
+            sequences // max(1, array.size) * sum(min(len(text) // BYTES + 1, most) for text in array.flat)
+            for array in texts
+        )
+
+    def _responses(self, requests: list[tuple[Any, Any]], now: float) -> list[Any]:
+        """Return the responses to small requests."""
+        items: list[Any] = []
+        answers: list[Any] = []
+        for request, arrays in requests:
             try:
-                self._check(arrays)
-                self._admit(request, arrays, now)
-                self._add_parameters(request, arrays)
+                self._accept(request, arrays, now)
                 added = self.encoder.items(arrays)
-            except (InvalidInput, EngineError) as refusal:
-                answers.append(refusal)
+            except (InvalidInput, EngineError) as error:
+                answers.append(error)
                 continue
             answers.append(slice(len(items), len(items) + len(added)))
             items += added
@@ -83,8 +129,54 @@ class TritonPythonModel:
             _response({**next(made), **self._settings(arrays, len(answer))})
             if isinstance(answer, list)
             else _refusal(answer)
-            for arrays, answer in zip(given, answers, strict=True)
+            for (_, arrays), answer in zip(requests, answers, strict=True)
         ]
+
+    def _take(self, request: Any, arrays: dict[str, Any], tokens: int, now: float) -> None:
+        """Take a large request of about so many `tokens`, or refuse it."""
+        channel = TritonChannel(request.get_response_sender())
+        run, reply = partial(self._rows, arrays, tokens), partial(channel.answer, partial(self._answer, arrays))
+        large = LargeRequest(tokens, run, channel.is_cancelled, reply, name_of(request), 1e-6 * request.timeout())
+        try:
+            self._accept(request, arrays, now)
+            if not self.large.take(large):
+                raise refusal()
+        except (InvalidInput, EngineError) as error:
+            reply(error)
+
+    def _rows(self, arrays: Tensors, tokens: int, goes_on: Callable[[int], bool]) -> list[Row] | Exception:
+        """Return the rows of a large request, or the error of the first one that has an error."""
+
+        def pause() -> None:
+            if not goes_on(0):
+                raise Cancelled
+
+        encoder, rows = pausing(self.encoder, pause), list[Row]()
+        try:
+            items = encoder.items(arrays)
+        except (InvalidInput, EngineError, Cancelled) as error:
+            return error
+        for item in items:
+            [row] = encoder.encode([item])
+            if isinstance(row, Exception):
+                return row
+            rows.append(row)
+            if not goes_on(tokens // len(items)):
+                return Cancelled()
+        return rows
+
+    def _answer(self, arrays: Tensors, result: list[Row] | Exception) -> Any:
+        """Return the response to a large request."""
+        if isinstance(result, Exception):
+            return _refusal(result)
+        [made] = tensors([result], self.encoder.settings)
+        return _response({**made, **self._settings(arrays, len(result))})
+
+    def _accept(self, request: Any, arrays: dict[str, Any], now: float) -> None:
+        """Check a request, and add the settings among its parameters to `arrays`. Raises InvalidInput, EngineError."""
+        self._check(arrays)
+        self._admit(request, arrays, now)
+        self._add_parameters(request, arrays)
 
     def _check(self, arrays: Tensors) -> None:
         for name in self.encoder.fields:
@@ -145,12 +237,16 @@ def _response(arrays: dict[str, Any]) -> Any:
     return pb.InferenceResponse([pb.Tensor(name, array) for name, array in arrays.items()])
 
 
-def _refusal(refusal: Exception) -> Any:
-    if isinstance(refusal, Unexpected):
-        pb.Logger.log_error(f"a request ended with an unexpected error: {refusal.cause!r}")
-    text, code = str(refusal), "INVALID_ARG"
-    if isinstance(refusal, EngineError):
-        text, code = with_reason(refusal.reason, refusal), refusal.reason.code
+def _refusal(error: Exception) -> Any:
+    if isinstance(error, Cancelled):
+        return cancellation()
+    if not isinstance(error, (EngineError, InvalidInput)):
+        error = Unexpected(error)
+    if isinstance(error, Unexpected):
+        pb.Logger.log_error(f"a request ended with an unexpected error: {error.cause!r}")
+    text, code = str(error), "INVALID_ARG"
+    if isinstance(error, EngineError):
+        text, code = with_reason(error.reason, error), error.reason.code
     return pb.InferenceResponse(error=pb.TritonError(text, getattr(pb.TritonError, code)))
 
 

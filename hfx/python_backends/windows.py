@@ -76,6 +76,7 @@ class WindowEncoder(RowEncoder):
             raise InvalidInput(f"{DOC_STRIDE} is {wrong[0]}; windows may share 0 to {self._room - 1} tokens")
         most = min(CONTEXT_TOKENS, REQUEST_TOKENS // max(1, len(pairs)))
         for (question, context), stride in zip(pairs, strides, strict=True):
+            self.pause()
             if refusal := or_refusal(self._refuse_long, encoded(question), encoded(context), stride, most):
                 raise refusal
         return [(*pair, stride) for pair, stride in zip(pairs, strides, strict=True)]

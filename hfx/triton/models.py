@@ -35,6 +35,7 @@ GPU_DEVICES = ("nvidia[0-9]*", "dxg")  # dxg: WSL
 KIND_GPU, KIND_CPU = 1, 2  # values in ModelInstanceGroup
 REPUBLISH = "Export it again with --force, or serve the others with --models."
 BYTECODE = "__pycache__"
+LARGE_REQUESTS = "large_requests.py"  # in a tokenizing step that answers large requests later; earlier exports lack it
 Result = TypeVar("Result")
 
 # Checks of published models; `names` limits them to some models.
@@ -173,10 +174,12 @@ def answers_later(folder: Path, device: str) -> bool:
 def may_hang(folder: Path, device: str) -> bool:
     """Whether requests of the model in `folder` may never end when its process dies (Triton 2.51).
 
-    This applies to generators, and to nets that run in hfx's onnxruntime backend in Python, which may hang with large
-    requests. In a bundle, such a net is a Python model.
+    This applies to generators, and to tokenizing steps and nets of hfx's onnxruntime backend in Python, which may hang
+    with large requests. In a bundle, such a net is a Python model.
     """
     config = read_config(config_path(folder, device))
+    if any(folder.glob(f"*/{LARGE_REQUESTS}")):
+        return True
     is_net = config.backend.endswith("onnxruntime") or (config.backend == "python" and MODEL_FILE in config.parameters)
     return is_net or answers_later(folder, device)
 

@@ -8,8 +8,10 @@ import os
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +60,20 @@ def scores(served: ServeProcess, texts: int, labels: list[str]) -> list[dict[str
     return [dict(zip(found["label"][row], found["score"][row], strict=True)) for row in rows]
 
 
-def cpu_seconds(served: ServeProcess) -> float:
-    """Return the processor time of tritonserver and its stubs."""
-    return sum(each.cpu_seconds for each in processes() if each.group == served.server)
+def cpu_seconds(served: ServeProcess, *pids: int) -> float:
+    """Return the processor time of the processes `pids`, or of tritonserver and all its stubs."""
+    return sum(
+        each.cpu_seconds for each in processes() if each.group == served.server and each.pid in (pids or (each.pid,))
+    )
 
 
-def cancelled_after(served: ServeProcess, texts: int, seconds: float) -> None:
-    """Cancel a request over gRPC: Triton 2.51 does not notice that the client of an HTTP request has disconnected."""
+@contextmanager
+def open_request(served: ServeProcess, texts: int, model: str = "nli") -> Iterator[Future[None]]:
+    """Send a request over gRPC and cancel it: Triton 2.51 does not notice that an HTTP client has disconnected.
+
+    The future ends with the request.
+    """
+    ended: Future[None] = Future()
     with InferenceServerClient(served.ready["grpc_url"].removeprefix("grpc://")) as client:
         inputs = []
         for tensor in body(texts, LABELS)["inputs"]:
@@ -72,9 +81,13 @@ def cancelled_after(served: ServeProcess, texts: int, seconds: float) -> None:
             values = [each.encode() if isinstance(each, str) else each for each in tensor["data"]]
             array = np.array(values, np.object_ if tensor["datatype"] == "BYTES" else np.bool_)
             inputs[-1].set_data_from_numpy(array.reshape(tensor["shape"]))
-        call = client.async_infer("nli", inputs, lambda result, error: None)
-        time.sleep(seconds)
+        call = client.async_infer(model, inputs, lambda result, error: ended.set_result(None))
+        yield ended
         call.cancel()
+
+
+def has_steps(served: ServeProcess) -> bool:
+    return "nli_tokenize" in str(post(f"{served.http_url}/v2/repository/index", {})[1])
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +106,11 @@ def test_a_label_has_the_same_score_among_few_and_many_labels(served: ServeProce
 
 
 def test_a_cancelled_request_is_not_computed_to_its_end(served: ServeProcess, whole: float) -> None:
-    if "nli_tokenize" in str(post(f"{served.http_url}/v2/repository/index", {})[1]):
+    if has_steps(served):
         pytest.skip("Triton 2.51 does not tell the steps of an ensemble that a caller has cancelled")
     before = cpu_seconds(served)
-    cancelled_after(served, 16, 1.0)
+    with open_request(served, 16):
+        time.sleep(1)
     assert len(scores(served, 1, ["good", "bad"])[0]) == 2  # behind it
     assert cpu_seconds(served) - before < 2 * whole  # of four times as much
 
@@ -139,6 +153,40 @@ def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: Se
     assert ended == ["small"] * 5 + ["large"]
 
 
+def test_small_requests_are_answered_while_a_large_one_is_tokenized(served: ServeProcess) -> None:
+    if not has_steps(served):
+        pytest.skip("one instance of the model tokenizes while others take requests")
+    tokenizer = served.stub("nli_tokenize")
+    with open_request(served, 64, "nli_tokenize") as ended:
+        time.sleep(0.5)
+        for _ in range(5):
+            assert len(scores(served, 1, ["good", "bad"])[0]) == 2
+        assert not ended.done()
+    wait_until(lambda: not_busy(served))
+    before = cpu_seconds(served, tokenizer)
+    scores(served, 1, ["good", "bad"])
+    assert cpu_seconds(served, tokenizer) - before < 0.5  # the cancelled request is not tokenized to its end
+
+
+def rows_of_the_net(served: ServeProcess) -> int:
+    """Return the number of rows that have reached the net."""
+    with urllib.request.urlopen(f"{served.http_url}/v2/models/nli_net/stats") as answer:
+        return int(json.load(answer)["model_stats"][0]["inference_count"])
+
+
+def test_large_requests_are_refused_before_they_are_tokenized(served: ServeProcess) -> None:
+    if not has_steps(served):
+        pytest.skip("tests/unit/native has the limits of the native queue")
+    url = served.http_url + INFER
+    assert post(url, body(2, LABELS))[0] == 200  # the speed is known from here on
+    before = rows_of_the_net(served)
+    with ThreadPoolExecutor(12) as pool:
+        statuses = [status for status, _ in pool.map(lambda _: post(url, body(4, LABELS)), range(12))]
+    assert statuses.count(200) >= 3 and statuses.count(503) == 12 - statuses.count(200) >= 4
+    rows = rows_of_the_net(served) - before
+    assert 4 * statuses.count(200) <= rows < 4 * (statuses.count(200) + 3)  # a liveness probe has a row, too
+
+
 def test_large_requests_one_after_the_other_do_not_keep_those_of_another_caller_out(served: ServeProcess) -> None:
     ended = threading.Event()
 
@@ -174,16 +222,19 @@ def test_callers_with_full_batches_of_long_texts_are_all_answered(tmp_path: Path
             assert statuses == [200] * 12
 
 
-def test_a_large_request_fails_when_its_process_dies(served: ServeProcess) -> None:
-    if "nli_tokenize" not in str(post(f"{served.http_url}/v2/repository/index", {})[1]):
+@pytest.mark.parametrize(("step", "seconds"), [("nli_net", 2.0), ("nli_tokenize", 1.0)])
+def test_a_large_request_fails_when_its_process_dies(step: str, seconds: float, served: ServeProcess) -> None:
+    if not has_steps(served):
         pytest.skip("there is no process but the server's")
+    again = "serving again after"
+    before = served.words.count(again)
     with ThreadPoolExecutor(1) as pool:
         caller = pool.submit(post, served.http_url + INFER, body(32, LABELS))
-        time.sleep(2)
-        os.kill(served.stub("nli_net"), signal.SIGKILL)
+        time.sleep(seconds)
+        os.kill(served.stub(step), signal.SIGKILL)
         status, answer = caller.result(timeout=60)
         assert status >= 500, answer
-    served.wait_for_words("serving again after")
+    wait_until(lambda: served.words.count(again) > before)
     assert len(scores(served, 1, ["good", "bad"])[0]) == 2
 
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import triton_python_backend_utils as pb
 
-from ..errors import QUEUE_FULL, with_reason
-from ..serving.triton_channel import OPEN_REQUESTS
+from ..errors import EngineError, with_reason
+from ..large_loads import LoadServer
+from ..large_requests import LARGE, SECONDS, Cancelled, LargeRequest, LargeRequests, Turns, refusal
+from ..serving.ipc import publication
+from ..serving.triton_channel import TritonChannel, cancellation, ended_by, name_of
 from .config import model_file, seconds
-from .large_requests import LARGE, SECONDS, LargeRequest, LargeRequests, Turns
-from .ragged import Cancelled, InvalidShape, Layout, Request, answer, check
+from .ragged import InvalidShape, Layout, Request, answer, check
 from .sessions import Outputs, open_session
 
 # Looking up whether a request was cancelled takes 54 µs: it pays if a request's share of a run takes this long.
@@ -44,6 +47,7 @@ class TritonPythonModel:
         self.seconds = 0.0  # of the last run, each request's share
         self.turns = Turns()
         self.large = LargeRequests(self.turns, seconds(config, "max_queue_seconds", SECONDS))
+        self.loads = LoadServer(args["model_name"], publication(folder), self.large.load)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """Return one response for each request, in order; None if a request is large, whose response comes later.
@@ -51,9 +55,8 @@ class TritonPythonModel:
         Triton has already refused requests that lack a required input.
         """
         read = [self._read(request) for request in requests]
-        for request in requests:
-            if request.flags() & pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END and (name := _name(request)):
-                self.large.end(name)
+        for name in filter(None, map(ended_by, requests)):
+            self.large.end(name)
         large, small = list[tuple[Any, Request]](), list[tuple[Any, Request]]()
         for request, each in zip(requests, read, strict=True):
             (large if self.layout.elements(each.feed) > LARGE else small).append((request, each))
@@ -61,13 +64,14 @@ class TritonPythonModel:
         if not large:
             return responses
         for (request, _), response in zip(small, responses, strict=True):
-            _send(request.get_response_sender(), response)
+            request.get_response_sender().send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         for request, each in large:
             self._take(request, each)
         return None
 
     def finalize(self) -> None:
-        """Stop the thread of large requests; Triton has no open request by now."""
+        """Stop the threads of large requests; Triton has no open request by now."""
+        self.loads.close()
         self.large.close()
 
     def _responses(self, requests: list[tuple[Any, Request]]) -> list[Any]:
@@ -81,31 +85,18 @@ class TritonPythonModel:
             if live:
                 self.seconds = (time.perf_counter() - began) / len(live)
         responses = map(_response, answers, [each.wanted for each in live])
-        return [_cancellation() if gone else next(responses) for gone in cancelled]
+        return [cancellation() if gone else next(responses) for gone in cancelled]
 
     def _take(self, request: Any, read: Request) -> None:
-        sender = request.get_response_sender()
+        channel = TritonChannel(request.get_response_sender())
+        reply = partial(channel.answer, partial(_response, wanted=read.wanted))
 
         def run(goes_on: Callable[[int], bool]) -> Outputs | Exception:
             return answer(self.session, self.layout, [replace(read, goes_on=goes_on)])[0]
 
-        def reply(found: Outputs | Exception) -> None:
-            try:
-                response = _response(found, read.wanted)
-            except Exception as error:  # there may be no memory for the tensors
-                response = _response(error, ())
-            try:
-                _send(sender, response)
-            except Exception as error:  # the next request must still get its answer
-                pb.Logger.log_error(f"a response could not be sent: {error!r}")
-            OPEN_REQUESTS.add(-1)
-
-        elements = self.layout.elements(read.feed)
-        large = LargeRequest(elements, run, sender.is_cancelled, reply, Cancelled(), _name(request))
-        OPEN_REQUESTS.add(1)
-        if not self.large.take(large, 1e-6 * request.timeout()):
-            _send(sender, _refusal())
-            OPEN_REQUESTS.add(-1)
+        elements, timeout = self.layout.elements(read.feed), 1e-6 * request.timeout()
+        if not self.large.take(LargeRequest(elements, run, channel.is_cancelled, reply, name_of(request), timeout)):
+            reply(refusal())
 
     def _read(self, request: Any) -> Request:
         requested = request.requested_output_names()
@@ -115,30 +106,14 @@ class TritonPythonModel:
         return Request(feed, wanted, lambda _: not request.is_cancelled())
 
 
-def _name(request: Any) -> str:
-    """Return the name by which the front ends a request; empty if it has none."""
-    name = request.correlation_id()
-    return name if isinstance(name, str) else ""
-
-
-def _send(sender: Any, response: Any) -> None:
-    sender.send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-
-def _refusal() -> Any:
-    message = "Large requests before this one take too long. Send fewer texts at a time, or try again later."
-    return pb.InferenceResponse(error=pb.TritonError(with_reason(QUEUE_FULL, message), pb.TritonError.UNAVAILABLE))
-
-
-def _cancellation() -> Any:
-    return pb.InferenceResponse(error=pb.TritonError("The request was cancelled.", pb.TritonError.CANCELLED))
-
-
 def _response(outputs: Any, wanted: tuple[str, ...]) -> Any:
     if isinstance(outputs, InvalidShape):
         return pb.InferenceResponse(error=pb.TritonError(f"{outputs}.", pb.TritonError.INVALID_ARG))
     if isinstance(outputs, Cancelled):
-        return _cancellation()
+        return cancellation()
+    if isinstance(outputs, EngineError):
+        error = pb.TritonError(with_reason(outputs.reason, outputs), getattr(pb.TritonError, outputs.reason.code))
+        return pb.InferenceResponse(error=error)
     if isinstance(outputs, Exception):
         error = pb.TritonError(f"the model could not be run: {outputs}", pb.TritonError.INTERNAL)
         return pb.InferenceResponse(error=error)

@@ -16,14 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..large_requests import Cancelled
 from .config import Config, ConfigError, integer
 from .sessions import DTYPES, MOST_ROWS, Feed, Outputs, Session, Tensor
 
 Sources = Sequence[NDArray[Any]]
-
-
-class Cancelled(Exception):
-    """All requests of a group were cancelled while the group was run in parts."""
 
 
 class InvalidShape(ValueError):

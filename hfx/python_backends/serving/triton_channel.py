@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,22 @@ class OpenRequests:
 OPEN_REQUESTS = OpenRequests(os.environ.get("HFX_OPEN_REQUESTS"))
 
 
+def name_of(request: Any) -> str:
+    """Return the name by which the front ends a request; empty if it has none."""
+    name = request.correlation_id()
+    return name if isinstance(name, str) else ""
+
+
+def ended_by(request: Any) -> str:
+    """Return the name of the request that `request` ends; empty if it ends none."""
+    return name_of(request) if request.flags() & pb.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END else ""
+
+
+def cancellation() -> Any:
+    """Return the response to a cancelled request."""
+    return pb.InferenceResponse(error=pb.TritonError("The request was cancelled.", pb.TritonError.CANCELLED))
+
+
 class TritonChannel:
     """Sends the responses of one request with the `requested` outputs (empty: all). For any thread."""
 
@@ -78,6 +94,20 @@ class TritonChannel:
     def ended(self) -> bool:
         """Whether the last response has been sent."""
         return self._sender is None
+
+    def answer(self, respond: Callable[[Any], Any], result: Any) -> None:
+        """Send `respond(result)`, a pb.InferenceResponse, as the last response, or that of an error that prevents it.
+
+        Raises nothing.
+        """
+        try:
+            response = respond(result)
+        except Exception as error:  # there may be no memory for the tensors
+            response = respond(error)
+        try:
+            self._respond(response, final=True)
+        except Exception as error:  # the next request must still get its answer
+            pb.Logger.log_error(f"a response could not be sent: {error!r}")
 
     def send(self, outputs: Mapping[str, Any], final: bool) -> None:
         """Send a response. `final` says whether it is the last one."""
@@ -101,10 +131,12 @@ class TritonChannel:
             if final:
                 self._sender = None
                 self._tensors.clear()
-            if sender is not None:
+            if sender is None:
+                return
+            try:
                 sender.send(response, flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
-                if final:
-                    OPEN_REQUESTS.add(-1)
+            finally:
+                OPEN_REQUESTS.add(-int(final))
 
     def _tensor(self, name: str, value: Any) -> Any:
         if name in _TABLES:
