@@ -157,8 +157,7 @@ def _vector(answer: Any) -> Answer:
 
 
 def _generated(answer: Any) -> Answer:
-    [text] = answer.values()  # its key depends on the task
-    return {names.TEXT_OUTPUT: text}
+    return {names.TEXT_OUTPUT: next(iter(answer.values()))}  # the first key is that of the task
 
 
 def _first(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:

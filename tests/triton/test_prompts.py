@@ -265,8 +265,8 @@ def test_an_unknown_prompt_name_is_refused_with_the_known_ones(client: Client, s
         place = path if "v1" in path else f"/models/{PROMPTED}{path}"
         answered, _, answer = call(server, place, {**body, "prompt_name": "x"})
         assert answered == status and names in json.dumps(answer)
-    answered, _, answer = call(server, f"/models/{PLAIN}/embed", {"inputs": "a", "prompt_name": "query"})
-    assert answered == 422 and "no input prompt_name" in answer["error"]
+    answered, _, answer = call(server, f"/models/{PLAIN}/embed", {"inputs": "a", "prompt_name": "x"})
+    assert answered == 422 and "the model has no prompts" in answer["error"]
 
 
 def test_tokenize_and_usage_include_the_prompt(server: ServeProcess, references: dict[str, Any]) -> None:

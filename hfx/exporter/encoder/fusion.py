@@ -84,11 +84,12 @@ def rows_file(path: Path) -> Path:
     return path.with_suffix(".rows.onnx")
 
 
-def rows_graph(model: onnx.ModelProto) -> onnx.ModelProto | None:
+def rows_graph(model: onnx.ModelProto, takes_empty: bool) -> onnx.ModelProto | None:
     """Return the graph `model` with the inputs [rows, width] int32 instead of flat inputs, or None if it has no such.
 
     Its weights are those of `model`. Each sequence is a row, and item_shape is no input. Rows whose mask is 0 are
-    padding; their outputs are finite numbers, because their first token is attended to.
+    padding; their outputs are finite numbers, because their first token is attended to. If the model `takes_empty`
+    texts, such rows may be these, and are computed as they are.
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
@@ -97,7 +98,8 @@ def rows_graph(model: onnx.ModelProto) -> onnx.ModelProto | None:
     front = NodeList(PADDED)
     casts = {front.add("Cast", [name], name, to=TensorProto.INT64) for name in inputs}
     nodes = [node for node in graph.node if casts.isdisjoint(node.output)]
-    rename(nodes, PADDED + ATTENTION_MASK, _attended(front))
+    if not takes_empty:
+        rename(nodes, PADDED + ATTENTION_MASK, _attended(front))
     outputs = {value.name for value in graph.output}
     for split in [node for node in nodes if node.name.startswith(OUTPUT) and node.name.endswith(SPLIT)]:
         nodes.remove(split)

@@ -73,7 +73,7 @@ def _write_gpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     fused, name = fuse(artefacts.graph), GPU_FILE_NAMES[plan.gpu_precision]
     path = artefacts.net_folder(plan) / name
     save(half(fused.model) if plan.gpu_precision == "fp16" else fused.model, path)
-    rows = artefacts.compiled.content and rows_graph(onnx.load(path, load_external_data=False))
+    rows = artefacts.compiled.content and rows_graph(onnx.load(path, load_external_data=False), plan.task.takes_empty)
     if rows:
         save_beside(rows, rows_file(path))
     graph = {"fused_attentions": fused.attentions, "traced_attentions": fused.traced, "rows_file": bool(rows)}

@@ -107,7 +107,7 @@ def test_fused_graphs_answer_like_the_traced_graph(model_type: str) -> None:
         wanted = answer(inlined(graph), flat(feed))
         for model, share in ((fused.model, 1e-5), (half(fused.model), FP16)):
             assert_near(answer(model, flat(feed)), wanted, share)
-            rectangular = rows_graph(model)
+            rectangular = rows_graph(model, takes_empty=False)
             assert rectangular is not None
             found = answer(rectangular, feed)
             assert_near(found[:-1], wanted, share)
@@ -122,7 +122,7 @@ def test_the_first_token_of_a_row_of_padding_is_attended_to_and_its_outputs_are_
     attended = feed["attention_mask"].copy()
     attended[-1, 0] = 1
     for each in (model, half(model)):
-        rectangular = rows_graph(each)
+        rectangular = rows_graph(each, takes_empty=False)
         assert rectangular is not None
         answers = answer(rectangular, feed)
         assert np.isfinite(answers).all()
@@ -172,7 +172,7 @@ def test_a_row_of_a_rectangular_batch_is_one_sequence_of_a_zero_shot_model() -> 
     items = {"item_shape": np.int32([[2, WIDTH], [3, WIDTH]])}
     wanted = answer(fused.model, {name: value[:-1].ravel() for name, value in feed.items()} | items)
     for model, share in ((fused.model, 1e-5), (half(fused.model), FP16)):
-        rectangular = rows_graph(model)
+        rectangular = rows_graph(model, takes_empty=False)
         assert rectangular is not None
         found = answer(rectangular, feed)
         assert_near(found[:2], wanted[0, :2], share)
@@ -192,9 +192,9 @@ def test_a_graph_that_computes_only_some_rows_has_no_rectangular_one() -> None:
     plain = onnx.ModelProto()
     plain.CopyFrom(graph)
     flatten_inputs(plain, 1, {"input_ids": 0, "attention_mask": 0})
-    assert rows_graph(plain) is not None
+    assert rows_graph(plain, takes_empty=False) is not None
     flatten_inputs(graph, 1, {"input_ids": 0, "attention_mask": 0}, np.ones(3))
-    assert rows_graph(graph) is None
+    assert rows_graph(graph, takes_empty=False) is None
 
 
 # Exports.
