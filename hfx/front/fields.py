@@ -88,9 +88,10 @@ def embedding_options(model: ServedModel, fields: Fields) -> dict[str, Any]:
     """
     count, prompt = whole_number(fields, DIMENSIONS, 1, INT32_MAX, 0), prompt_of(fields)
     if PROMPT_NAME not in model.metadata.input_types:
-        prompt = {name: value for name, value in prompt.items() if value not in WITHOUT_PROMPTS[name]}
-        for name in prompt:
-            raise Refusal(400, f"{HAS_NO_PROMPTS % name}. Leave it out.", param=name)
+        others = [name for name, value in prompt.items() if value not in WITHOUT_PROMPTS[name]]
+        if others:
+            raise Refusal(400, f"{HAS_NO_PROMPTS % others[0]}. Leave it out.", param=others[0])
+        prompt = {}
     return prompt | ({DIMENSIONS: count} if count and DIMENSIONS in model.metadata.input_types else {})
 
 

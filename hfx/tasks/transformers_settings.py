@@ -41,7 +41,7 @@ LACKING: Values = {
 RESULTS: Values = dict.fromkeys(
     ("output_attentions", "output_hidden_states", "output_logits", "output_scores", "return_dict_in_generate"), (False,)
 )
-# Settings about the configuration's origin, and about the way of computing. They change no token.
+# Settings about the configuration's origin, and about how tokens are computed. They change no token.
 WITHOUT_EFFECT = frozenset(
     {
         "_commit_hash", "_from_model_config", "assistant_confidence_threshold", "assistant_lookbehind", "cache_config",

@@ -86,7 +86,8 @@ def _settings(parameters: Fields, lengths: Mapping[str, int], names: dict[str, s
     named = {name: value for name, value in parameters.items() if name not in READ and value is not None}
     names |= dict.fromkeys(structure, "grammar") | {own: name for name, own in RENAMED.items() if name in named}
     names |= {own: name for name, own in LENGTHS.items() if name in lengths}
-    for own in names.keys() & named.keys():
+    if both := sorted(names.keys() & named.keys()):
+        own = both[0]
         raise Refusal(400, f"{names[own]} and {own} are one setting. Send one of them.", param=names[own])
     sent = resolve_do_sample({RENAMED.get(name, name): value for name, value in named.items()})
     return generation_settings({**sent, **structure}, names)
@@ -115,7 +116,7 @@ async def for_prompt(
 def _check_length(name: str, lengths: Mapping[str, int], before: int, low: int, high: int) -> None:
     """Raise Refusal (400) unless a length is from `low` to `high`. `before` are the tokens before the new ones."""
     if not low <= lengths[name] <= high:
-        message = f"{name} is {lengths[name]}, but {before} tokens come before the new ones, and {high} may be there."
+        message = f"{name} is {lengths[name]}. It counts the tokens before the new ones, too (here {before})."
         fix = f"Send {low} to {high}, or a number of new tokens as {NEW_TOKENS[name][0]}." if low <= high else ""
         raise Refusal(400, f"{message} {fix or 'Send a shorter text.'}", param=name)
 

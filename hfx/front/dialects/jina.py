@@ -76,7 +76,7 @@ def check_shared(request: DialectRequest, model: ServedModel, fields: Fields) ->
     """Raise Refusal (400) for a shared field whose value requests something that hfx does not do."""
     refuse_unsupported(fields, NEUTRAL)
     for name, whole in CUTS.items():
-        if fields.get(name) not in (None, whole):
+        if fields.get(name) not in (None, whole) or fields.get(name) is False:
             read = request.files.settings(model, TOKENIZE_SUFFIX)["max_length"]
             if whole_number(fields, name, 1, INT32_MAX, read) < read:
                 message = f"{name} is {fields[name]}; models cut a query and its document together, after {read} tokens"

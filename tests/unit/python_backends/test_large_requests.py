@@ -35,7 +35,7 @@ def large(turns: Turns) -> Iterator[LargeRequests]:
 
 
 class Asked:
-    """A request of parts of equal size, each of which the test lets go on, and its answers."""
+    """A request of parts of equal size, each of which runs once the test permits it, and its answers."""
 
     def __init__(self, parts: int = 1, elements: int = LARGE + 1, name: str = "", timeout: float = 0.0) -> None:
         self.parts, self.has_left = parts, False
