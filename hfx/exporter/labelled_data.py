@@ -50,48 +50,48 @@ class LabelledData:
     targets: tuple[str, ...]
     queries: tuple[int, ...] = ()
 
-    def measured(self, task: EncoderKind, answers: Sequence[Answer]) -> float:
+    def measured(self, kind: EncoderKind, answers: Sequence[Answer]) -> float:
         """Return the metric of a task's answers: nDCG@10 if texts are ranked for queries, else the task's own."""
         if not self.queries:
-            return task.metric(answers, self.targets)
-        return ndcg(task.pair_scores(answers), [float(target) for target in self.targets], self.queries)
+            return kind.metric(answers, self.targets)
+        return ndcg(kind.pair_scores(answers), [float(target) for target in self.targets], self.queries)
 
-    def metric(self, task: EncoderKind) -> str:
+    def metric(self, kind: EncoderKind) -> str:
         """Return the name of the metric that `measured` returns."""
-        return NDCG if self.queries else task.metric_name
+        return NDCG if self.queries else kind.metric_name
 
 
 def read_data(
     path: Path,
-    task: EncoderKind | GenerationTask,
+    kind: EncoderKind | GenerationTask,
     config: Config,
     input_columns: Sequence[str] = (),
     target_column: str | None = None,
 ) -> LabelledData:
-    """Return the rows of `path` for `task`.
+    """Return the rows of `path` for `kind`.
 
     `input_columns` are in the order of the task's inputs (question, context) or of a pair's texts.
     Raises UsageError, which names the file, the line or column, and what was found.
     """
     rows = _rows(path)
     header = list(rows[0].cells)
-    if isinstance(task, EncoderKind) and task.ranks and RELEVANCE in header and target_column in (None, RELEVANCE):
-        return _ranked(path, task, rows, input_columns)
-    usual = TEXT_COLUMNS if task.task in names.GENERATION_TASKS else TARGET_COLUMNS
+    if isinstance(kind, EncoderKind) and kind.ranks and RELEVANCE in header and target_column in (None, RELEVANCE):
+        return _ranked(path, kind, rows, input_columns)
+    usual = TEXT_COLUMNS if kind.task in names.GENERATION_TASKS else TARGET_COLUMNS
     target = _column(path, header, (target_column,) if target_column else usual)
-    columns = _input_columns(path, header, task, input_columns)
+    columns = _input_columns(path, header, kind, input_columns)
     requests: list[Request] = [
         {tensor: _value(tensor, row.cells[column]) for tensor, column in request.items()}
         for row in rows
         for request in columns
     ]
     targets = [str(row.cells[target]) for row in rows]
-    if isinstance(task, EncoderKind):
-        targets = _targets(path, rows, target, task, config, requests)
+    if isinstance(kind, EncoderKind):
+        targets = _targets(path, rows, target, kind, config, requests)
     return LabelledData(tuple(requests), tuple(targets))
 
 
-def _ranked(path: Path, task: EncoderKind | GenerationTask, rows: Sequence[Row], given: Sequence[str]) -> LabelledData:
+def _ranked(path: Path, kind: EncoderKind | GenerationTask, rows: Sequence[Row], given: Sequence[str]) -> LabelledData:
     """Return texts and their relevances for queries; an embedder gets the two with the prompts of their roles."""
     header = list(rows[0].cells)
     if given and len(given) != 2:
@@ -108,10 +108,10 @@ def _ranked(path: Path, task: EncoderKind | GenerationTask, rows: Sequence[Row],
         raise UsageError(f"No text in {path} is relevant.", "The column relevance needs numbers above 0.")
     numbers: dict[str, int] = {}
     queries = tuple(numbers.setdefault(row[query], len(numbers)) for row in cells)
-    if task.task is names.Task.TEXT_RANKING:
+    if kind.task is names.Task.TEXT_RANKING:
         pairs: list[Request] = [{names.QUERY: row[query], names.TEXT_INPUT: row[text]} for row in cells]
         return LabelledData(tuple(pairs), tuple(targets), queries)
-    has_prompts = isinstance(task, EncoderKind) and names.PROMPT_NAME not in task.omitted
+    has_prompts = isinstance(kind, EncoderKind) and names.PROMPT_NAME not in kind.omitted
     prompts: tuple[Request, Request] = PROMPTED if has_prompts else ({}, {})
     requests = [
         {names.TEXT_INPUT: row[column], **prompt}
@@ -136,31 +136,31 @@ def _check_number(path: Path, row: Row, column: str, least: float = -math.inf) -
 
 
 def _targets(
-    path: Path, rows: Sequence[Row], column: str, task: EncoderKind, config: Config, requests: Sequence[Request]
+    path: Path, rows: Sequence[Row], column: str, kind: EncoderKind, config: Config, requests: Sequence[Request]
 ) -> list[str]:
-    """Return the targets of `rows` as the metric of `task` reads them.
+    """Return the targets of `rows` as the metric of `kind` reads them.
 
     Raises RowError for the first target that no answer can equal.
     """
     targets = [str(row.cells[column]) for row in rows]
-    if task.ranks:
+    if kind.ranks:
         for row in rows:
             _check_number(path, row, column)
-    elif task.task is names.Task.ZERO_SHOT_CLASSIFICATION:
+    elif kind.task is names.Task.ZERO_SHOT_CLASSIFICATION:
         for row, target, request in zip(rows, targets, requests, strict=True):
             _check_labels(path, [row], column, [[target]], request[names.CANDIDATE_LABELS], "the row's candidates are")
-    elif task.task is names.Task.TOKEN_CLASSIFICATION:
+    elif kind.task is names.Task.TOKEN_CLASSIFICATION:
         entities = [_entities(path, row, column) for row in rows]
-        _check_labels(path, rows, column, entities, _kinds(_labels(task, config)))
-    elif task.task in (names.Task.TEXT_CLASSIFICATION, names.Task.TEXT_RANKING):
-        labels = _labels(task, config)
+        _check_labels(path, rows, column, entities, _kinds(_labels(kind, config)))
+    elif kind.task in (names.Task.TEXT_CLASSIFICATION, names.Task.TEXT_RANKING):
+        labels = _labels(kind, config)
         targets = [_label(target, labels) for target in targets]
         _check_labels(path, rows, column, [[target] for target in targets], labels)
     return targets
 
 
-def _labels(task: EncoderKind, config: Config) -> list[str]:
-    return list(task.last_step_settings(config)["labels"])
+def _labels(kind: EncoderKind, config: Config) -> list[str]:
+    return list(kind.last_step_settings(config)["labels"])
 
 
 def _kinds(labels: Sequence[str]) -> list[str]:
@@ -233,10 +233,10 @@ def _column(path: Path, header: list[str], candidates: Sequence[str]) -> str:
 
 
 def _input_columns(
-    path: Path, header: list[str], task: EncoderKind | GenerationTask, given: Sequence[str]
+    path: Path, header: list[str], kind: EncoderKind | GenerationTask, given: Sequence[str]
 ) -> list[dict[str, str]]:
     """Return a dict of tensor name -> column for each request that a row makes."""
-    if task.task is names.Task.FEATURE_EXTRACTION:
+    if kind.task is names.Task.FEATURE_EXTRACTION:
         pair = next((p for p in ((tuple(given),) if given else PAIR_COLUMNS) if set(p) <= set(header)), None)
         if pair is None or len(pair) != 2:
             raise UsageError(
@@ -244,10 +244,10 @@ def _input_columns(
                 "Embeddings are measured on pairs of texts with a similarity.",
             )
         return [{names.TEXT_INPUT: column} for column in pair]
-    tensors = [spec.name for spec in task.inputs if not spec.optional]
+    tensors = [spec.name for spec in kind.inputs if not spec.optional]
     if given and len(given) != len(tensors):
         raise UsageError(
-            f"{task.task} reads {', '.join(tensors)}.", f"Give {len(tensors)} input columns in that order."
+            f"{kind.task} reads {', '.join(tensors)}.", f"Give {len(tensors)} input columns in that order."
         )
     wanted: list[tuple[str, ...]] = [(name,) for name in given] or [INPUT_COLUMNS[tensor] for tensor in tensors]
     return [{tensor: _column(path, header, names_) for tensor, names_ in zip(tensors, wanted, strict=True)}]

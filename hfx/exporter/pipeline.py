@@ -47,11 +47,11 @@ def _left_out(plan: Plan) -> Iterator[str]:
 
     Nothing is compared if the weights are not here, as in a `--dry-run` of a model on the hub.
     """
-    checkpoint, task = plan.checkpoint.home, plan.task
+    checkpoint, kind = plan.checkpoint.home, plan.kind
     if not checkpoint.weights or checkpoint.model_type == STATIC:
         return
-    headless, read = (task.headless, task.pooler_tensors) if isinstance(task, EncoderKind) else (False, ())
-    names = superfluous_tensors(checkpoint, task.auto_class, headless)
+    headless, read = (kind.headless, kind.pooler_tensors) if isinstance(kind, EncoderKind) else (False, ())
+    names = superfluous_tensors(checkpoint, kind.auto_class, headless)
     if names := [name for name in names if not name.startswith(read)]:
         yield f"{file_names(checkpoint)} has tensors that the model lacks; they are left out: {first_names(names)}."
 

@@ -44,7 +44,7 @@ class Plan:
     """
 
     name: str
-    task: EncoderKind | GenerationTask
+    kind: EncoderKind | GenerationTask
     checkpoint: Checkpoint
     repository: Path
     cpu_precision: Precision | None
@@ -74,7 +74,7 @@ class Plan:
         """Return the plan as `--dry-run` prints it."""
         return {
             "name": self.name,
-            "task": str(self.task.task),
+            "task": str(self.kind.task),
             "source": self.checkpoint.id,
             "revision": self.checkpoint.revision,
             "architecture": self.checkpoint.architecture,

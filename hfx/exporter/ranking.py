@@ -69,17 +69,17 @@ def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def rank_correlation(
-    task: EncoderKind, requests: Sequence[Mapping[str, Any]], reference: Sequence[Answer], answers: Sequence[Answer]
+    kind: EncoderKind, requests: Sequence[Mapping[str, Any]], reference: Sequence[Answer], answers: Sequence[Answer]
 ) -> float | None:
     """Return Spearman's correlation of two models' scores of the gate's pairs.
 
     The scores of embedders are the similarities of each text with the next NEIGHBOURS texts that have the same options.
     The result is None if texts are not ranked, or if all reference scores are equal.
     """
-    if not task.ranks:
+    if not kind.ranks:
         return None
     pairs = range(len(requests)) if names.QUERY in requests[0] else _neighbours(requests)
-    expected, found = (np.array(task.pair_scores([each[at] for at in pairs])) for each in (reference, answers))
+    expected, found = (np.array(kind.pair_scores([each[at] for at in pairs])) for each in (reference, answers))
     if not np.all(np.isfinite(found)):
         return float("nan")
     step = EQUAL * max(float(np.abs(expected).max()), TINY)

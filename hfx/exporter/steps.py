@@ -79,7 +79,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
     checkpoint = plan.checkpoint
     manifest = Manifest(
         name=plan.name,
-        task=plan.task.task,
+        task=plan.kind.task,
         # A hub id, or only the name of a folder: a published file has no path of this machine.
         source=Source(
             checkpoint.id if checkpoint.revision else checkpoint.folder.name, checkpoint.revision, checkpoint.sha256()
@@ -125,4 +125,4 @@ def publish_folders(plan: Plan, artefacts: A) -> A:
 
 def _minimum(plan: Plan) -> str:
     """The oldest Triton release that can serve the model."""
-    return for_generators(plan.release).tag if plan.task.task in GENERATION_TASKS else plan.release.tag
+    return for_generators(plan.release).tag if plan.kind.task in GENERATION_TASKS else plan.release.tag

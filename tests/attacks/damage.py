@@ -52,7 +52,7 @@ def load(folder: Path, task: str | None = None) -> None:
     """Read everything that is read before a graph is built."""
     decided = plan(folder, task=task)
     load_tokenizer(decided.checkpoint)
-    load_model(decided.checkpoint, decided.task.auto_class, decided.task.headless)
+    load_model(decided.checkpoint, decided.kind.auto_class, decided.kind.headless)
 
 
 def refused(kind: type[SourceError], names: object, action: Callable[[], object]) -> str:

@@ -171,9 +171,9 @@ def _export(chosen: AdapterSet, adapter: Adapter, published: list[Donor], gate: 
             merged_checkpoint(backbone, adapter, target)
             merged = open_checkpoint(str(target))
         plan = make_plan(merged, replace(chosen.options, name=adapter.name))
-        if not isinstance(plan, EncoderPlan) or plan.task.kind not in KINDS:
+        if not isinstance(plan, EncoderPlan) or plan.kind.name not in KINDS:
             raise CheckpointUnsupported(
-                f"{adapter.folder}: an adapter for {plan.task.task} can't share its backbone.",
+                f"{adapter.folder}: an adapter for {plan.kind.task} can't share its backbone.",
                 MERGE if adapter.settings else ALONE,
             )
         part = AdapterPart(
@@ -194,7 +194,7 @@ def _makes(plan: EncoderPlan, rooms: Rooms, donor: Donor) -> bool:
     """Whether the plan would make the donor's net again, byte for byte."""
     stated = donor.manifest.choices
     made = stated.get("kind"), stated.get("graph"), donor.record["max_length"]
-    wanted = str(plan.task.kind), plan.graph, plan.max_length
+    wanted = str(plan.kind.name), plan.graph, plan.max_length
     return made == wanted and donor.layout.has(rooms) and same_versions(donor)
 
 
@@ -207,8 +207,8 @@ def _head(adapter: Adapter) -> dict[str, int]:
 def _labels_room(chosen: AdapterSet, adapter: Adapter, plan: EncoderPlan) -> int:
     """Return the number of logits of the net; 0 if no head is the adapters' own."""
     rooms = chosen.rooms[chosen.groups[adapter.name]]
-    if plan.task.kind is Kind.EMBEDDER or not rooms.heads:
+    if plan.kind.name is Kind.EMBEDDER or not rooms.heads:
         return 0
-    labels = plan.task.net_outputs(plan.checkpoint.config)[0].dims[-1]
+    labels = plan.kind.net_outputs(plan.checkpoint.config)[0].dims[-1]
     last = [path for path, count in chosen.heads[adapter.name].items() if count == labels]
     return rooms.heads[last[-1]] if last else 0

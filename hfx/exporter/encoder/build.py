@@ -97,23 +97,23 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def build_graph(
     model: PreTrainedModel,
-    task: EncoderKind,
+    kind: EncoderKind,
     pad_id: int,
     pooler: torch.nn.Module | None,
     exporter: Exporter = "own",
     types: bool = True,
     adapted: Collection[str] = (),
 ) -> onnx.ModelProto:
-    """Return the flat float32 graph of `model` for `task`, with the net's tensor names (names.py), made by `exporter`.
+    """Return the flat float32 graph of `model` for `kind`, with the net's tensor names (names.py), made by `exporter`.
 
     `pooler` (pooling.py) is given if the output is pooled from hidden states. `types` says whether the tokenizer gives
     token types; if not, all token types are 0. The layers at the paths `adapted` stay products of their own.
     Raises CheckpointUnsupported if the architecture can't be exported or takes other inputs than token ids, mask and
     types, and StorageFull if TMPDIR can't be written.
     """
-    outputs = task.net_outputs(model.config.to_dict())
+    outputs = kind.net_outputs(model.config.to_dict())
     read = [str(pooler.reads)] if pooler is not None else [spec.name for spec in outputs]
-    graph = clean(_export(model, task, read, exporter, types, adapted), passes.ShapeInferencePass(), _SameTypeCasts())
+    graph = clean(_export(model, kind, read, exporter, types, adapted), passes.ShapeInferencePass(), _SameTypeCasts())
     sum_by_operators(graph, names.ATTENTION_MASK)
     if not types:
         _of_one_type(graph)
@@ -128,7 +128,7 @@ def build_graph(
     _keep_outputs(graph, outputs)
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
     table: Any = None if pooler is None else pooler.table
-    flatten_inputs(graph, task.item_rank, {name: padding[name] for name in inputs}, table)
+    flatten_inputs(graph, kind.item_rank, {name: padding[name] for name in inputs}, table)
     return clean(graph)
 
 
@@ -143,7 +143,7 @@ def _of_one_type(model: onnx.ModelProto) -> None:
 
 def _export(
     model: PreTrainedModel,
-    task: EncoderKind,
+    kind: EncoderKind,
     outputs: list[str],
     exporter: Exporter,
     types: bool,
@@ -153,7 +153,7 @@ def _export(
     with quiet_libraries(), traceable(model, adapted):
         try:
             if exporter == "optimum":
-                return optimum_graph(model, task.auto_class, OPSET)
+                return optimum_graph(model, kind.auto_class, OPSET)
             return trace(model, outputs, OPSET, types)
         except OSError as error:
             raise StorageFull(

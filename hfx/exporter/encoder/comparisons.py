@@ -27,7 +27,7 @@ from hfx.python_backends.tasks import TASKS
 def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Get the checkpoint's own answers to the bundled texts, from the tokens of the staged tokenizer."""
     texts = [*bundled_texts(), *edge_texts(plan.max_length)]
-    samples = plan.task.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
+    samples = plan.kind.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
     samples = [sample | plan.options_of(i) for i, sample in enumerate(samples)]
     try:
         model, reference = _reference(plan, artefacts, [each for each in samples if _has_tokens(plan, artefacts, each)])
@@ -36,7 +36,7 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
             f"{plan.checkpoint.id} can't take a text that every export is compared by. {refusal.message}",
             "Where it reads too few tokens, a larger model_max_length in tokenizer_config.json may help.",
         ) from refusal
-    checked = gate.check_tokens(model, plan.task, artefacts.tokenizer, reference)
+    checked = gate.check_tokens(model, plan.kind, artefacts.tokenizer, reference)
     recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))
     write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
     return replace(artefacts, reference=reference, tokenizing=model, parity={"tokenized_alike": checked})
@@ -50,10 +50,10 @@ def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request
     If the tokenizer adds no special tokens, some texts have no tokens. In rows of several sequences, a question or a
     label always has some.
     """
-    if plan.task.takes_empty or plan.task.item_rank > 1:
+    if plan.kind.takes_empty or plan.kind.item_rank > 1:
         return True
-    [ids, *_] = plan.task.expected_ids(artefacts.tokenizer, dict(request), plan.max_length)
-    return artefacts.tokenizer.mask_token_id in ids if TASKS[plan.task.task].of_masks else len(ids) > 0
+    [ids, *_] = plan.kind.expected_ids(artefacts.tokenizer, dict(request), plan.max_length)
+    return artefacts.tokenizer.mask_token_id in ids if TASKS[plan.kind.task].of_masks else len(ids) > 0
 
 
 def compare(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> EncoderArtefacts:
@@ -65,7 +65,7 @@ def compare(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> E
     model = artefacts.tokenizing if device == "cpu" else opened(plan, artefacts, device)
     assert model is not None
     precision = plan.built[device]
-    figures = gate.measure(model, plan.task, artefacts.reference)
+    figures = gate.measure(model, plan.kind, artefacts.reference)
     math = plan.cpu_math if device == "cpu" else "fp32"
     what = f"The {precision} file for {device.upper()}{' in bfloat16' if math == 'bf16' else ''}"
     gate.judge(what, figures, gate.limits(precision, plan.max_drop, math, labelled=bool(plan.verify_data)))
@@ -83,7 +83,7 @@ def _compare_rows(plan: EncoderPlan, artefacts: EncoderArtefacts, model: LocalMo
     """
     assert artefacts.reference is not None
     net = RowsNet(model, read_config(path.parent.parent / "configs" / "gpu.pbtxt"), path)
-    figures = gate.measure(model, plan.task, artefacts.reference, net.run)
+    figures = gate.measure(model, plan.kind, artefacts.reference, net.run)
     limits = gate.limits(plan.built["gpu"], plan.max_drop, labelled=bool(plan.verify_data))
     # Batches are padded to different widths here, and kernels for GPUs depend on the width.
     gate.judge(f"{path.name}, the graph of rectangular batches,", figures, replace(limits, batch_delta=None))
@@ -136,10 +136,10 @@ def measure(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> E
     results: dict[str, Any] = {}
     model = opened(plan, artefacts, device)
     for file, (data, reference) in artefacts.answered.items():
-        expected, metric = data.measured(plan.task, reference.answers), data.metric(plan.task)
+        expected, metric = data.measured(plan.kind, reference.answers), data.metric(plan.kind)
         outputs = model.run(reference.encoded)
         answers = [model.answer(r, e, o) for r, e, o in zip(data.requests, reference.encoded, outputs, strict=True)]
-        value = data.measured(plan.task, answers)
+        value = data.measured(plan.kind, answers)
         check_drop(plan, metric, file, device, expected, value)
         before = artefacts.parity.get("data", {}).get(file)
         figures = before or {"metric": metric, "rows": len(data.targets), "torch": expected}

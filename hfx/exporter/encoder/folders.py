@@ -37,14 +37,14 @@ TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
 def token_inputs(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[TensorSpec, ...]:
     """Return the tensors that the tokenizer passes to the net, with the dims [width] or [sequences, width]."""
-    return tuple(TensorSpec(name, "TYPE_INT32", (-1,) * plan.task.item_rank) for name in inputs)
+    return tuple(TensorSpec(name, "TYPE_INT32", (-1,) * plan.kind.item_rank) for name in inputs)
 
 
 def public_outputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
     """Return the outputs of the entry point, with the net's exact dims if there is no last step."""
-    if not plan.task.has_last_step:
+    if not plan.kind.has_last_step:
         return (*plan.net_outputs, TRUNCATED)
-    return (*plan.task.outputs, TRUNCATED)
+    return (*plan.kind.outputs, TRUNCATED)
 
 
 def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...]) -> None:
@@ -53,26 +53,26 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     (folder / "1").mkdir()
     # Triton wants a version folder, and copies by git or object stores drop empty ones.
     (folder / "1" / ".keep").touch()
-    task = plan.task
-    read = {spec.name: spec.name for spec in task.inputs}
-    made = [*inputs, *(spec.name for spec in task.token_outputs), names.TRUNCATED_TOKENS]
-    settings = {spec.name: spec.name + SETTING for spec in task.inputs if spec.optional and spec.name not in TOKENIZING}
-    last = tuple(spec.name for spec in task.outputs) if task.has_last_step else ()
+    kind = plan.kind
+    read = {spec.name: spec.name for spec in kind.inputs}
+    made = [*inputs, *(spec.name for spec in kind.token_outputs), names.TRUNCATED_TOKENS]
+    settings = {spec.name: spec.name + SETTING for spec in kind.inputs if spec.optional and spec.name not in TOKENIZING}
+    last = tuple(spec.name for spec in kind.outputs) if kind.has_last_step else ()
     answered = [spec.name for spec in plan.net_outputs]
     made_by_net = {name: name + WHOLE if name in last else name for name in answered}
     steps = [
         EnsembleStep(plan.name + names.TOKENIZE_SUFFIX, read, {name: name for name in made} | settings),
         EnsembleStep(plan.name + names.NET_SUFFIX, {n: n for n in inputs}, made_by_net),
     ]
-    if task.has_last_step:
-        reads = made_by_net | {name: settings.get(name, name) for name in task.postprocess_reads}
+    if kind.has_last_step:
+        reads = made_by_net | {name: settings.get(name, name) for name in kind.postprocess_reads}
         steps.append(EnsembleStep(plan.name + names.POSTPROCESS_SUFFIX, reads, {name: name for name in last}))
     config = ModelConfig(
         name=plan.name,
         max_batch_size=plan.max_batch_size,
-        inputs=tuple(replace(spec, ragged=False) for spec in task.inputs),
+        inputs=tuple(replace(spec, ragged=False) for spec in kind.inputs),
         outputs=public_outputs(plan),
-        parameters={KIND: str(task.kind)},
+        parameters={KIND: str(kind.name)},
         steps=tuple(steps),
     )
     write_config(config, plan.command, folder / "config.pbtxt")
@@ -92,7 +92,7 @@ def write_tokenizer(
         (version / names.COMPILED_TOKENIZER).write_bytes(compiled.content)
         shutil.copyfile(native.library(), version / native.library().name)
     settings: Settings = {
-        "task": str(plan.task.task),
+        "task": str(plan.kind.task),
         "max_length": plan.max_length,
         "widths": list(plan.widths),
         "pad_id": pad_id(plan.checkpoint, tokenizer),
@@ -102,13 +102,13 @@ def write_tokenizer(
         "question_first": tokenizer.padding_side == "right",
         "cls_id": tokenizer.cls_token_id,
         "vocab_size": vocab_limit(plan.checkpoint, tokenizer),
-        **plan.task.reader_settings(plan.checkpoint, tokenizer, plan.max_length),
+        **plan.kind.reader_settings(plan.checkpoint, tokenizer, plan.max_length),
     }
     write_json(version / "settings.json", settings)
-    read = tuple(spec for spec in plan.task.inputs if not spec.optional)
-    optional = tuple(spec for spec in plan.task.inputs if spec.optional)
+    read = tuple(spec for spec in plan.kind.inputs if not spec.optional)
+    optional = tuple(spec for spec in plan.kind.inputs if spec.optional)
     given = tuple(replace(spec, optional=False) for spec in optional if spec.name not in TOKENIZING)
-    outputs = (*token_inputs(plan, inputs), *plan.task.token_outputs, TRUNCATED, *given)
+    outputs = (*token_inputs(plan, inputs), *plan.kind.token_outputs, TRUNCATED, *given)
     bound = {"max_queue_size": str(Bound.requests), "max_queue_seconds": f"{Bound.seconds:g}"}
     _write_python_config(plan, folder, (*read, *optional), outputs, (_text_warmup(plan, folder, read),), bound)
 
@@ -183,24 +183,24 @@ def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
 
 def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> None:
     """Write NAME_postprocess, if the task has a last step."""
-    task = plan.task
-    if not task.has_last_step:
+    kind = plan.kind
+    if not kind.has_last_step:
         return
     folder = staging.folder(plan.name + names.POSTPROCESS_SUFFIX)
     version = copy_files(folder, deploy.postprocess_files())
-    settings: Settings = {"task": str(task.task), **task.last_step_settings(plan.checkpoint.config)}
-    if task.spells_tokens:
+    settings: Settings = {"task": str(kind.task), **kind.last_step_settings(plan.checkpoint.config)}
+    if kind.spells_tokens:
         write_tokenizer_json(tokenizer, version / "tokenizer.json")
-        settings |= task.tokenizer_settings(tokenizer, plan.checkpoint)
+        settings |= kind.tokenizer_settings(tokenizer, plan.checkpoint)
     write_json(version / "settings.json", settings)
-    _write_python_config(plan, folder, _postprocess_inputs(plan), task.outputs)
+    _write_python_config(plan, folder, _postprocess_inputs(plan), kind.outputs)
 
 
 def _postprocess_inputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
-    task = plan.task
-    known = {spec.name: spec for spec in (*task.inputs, *task.token_outputs)}
+    kind = plan.kind
+    known = {spec.name: spec for spec in (*kind.inputs, *kind.token_outputs)}
     known |= {spec.name: spec for spec in token_inputs(plan, (names.INPUT_IDS, names.ATTENTION_MASK))}
-    read = (*plan.net_outputs, *(known[name] for name in task.postprocess_reads))
+    read = (*plan.net_outputs, *(known[name] for name in kind.postprocess_reads))
     # Ragged, so that requests of different shapes can share a batch.
     return tuple(replace(spec, optional=False, ragged=-1 in spec.dims) for spec in read)
 
@@ -211,7 +211,7 @@ def _text_warmup(plan: EncoderPlan, folder: Path, read: tuple[TensorSpec, ...]) 
     Triton's BYTES values are a 4-byte length and the text.
     """
     (folder / "warmup").mkdir()
-    example, inputs = plan.task.example, {}
+    example, inputs = plan.kind.example, {}
     for spec in read:
         value = example[spec.name]
         texts = [value] if isinstance(value, str) else list(value)
@@ -226,7 +226,7 @@ def _width_warmups(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[Warmup, 
 
     Without them, the first request of each shape would wait until the shape is prepared.
     """
-    lead = (1,) * (plan.task.item_rank - 1)
+    lead = (1,) * (plan.kind.item_rank - 1)
     widths = [width for width in plan.widths if width <= LONGEST_WARMUP or width == plan.widths[-1]]
     return tuple(
         Warmup(f"width {width}", {name: WarmupInput("TYPE_INT32", (*lead, width)) for name in inputs})

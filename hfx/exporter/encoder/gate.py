@@ -207,14 +207,14 @@ def _run(
         return {outputs[0]: (vectors + looked_up(feed[names.INPUT_IDS], mask)).numpy()}
 
 
-def check_tokens(model: LocalModel, task: EncoderKind, tokenizer: Any, reference: Reference) -> int:
+def check_tokens(model: LocalModel, kind: EncoderKind, tokenizer: Any, reference: Reference) -> int:
     """Compare each request's token ids with transformers' own, and return the number of requests.
 
     Raises VerificationFailed if the ids of a request differ.
     """
     length = model.encoder.settings.max_length
     for request, encoded in zip(reference.requests, reference.encoded, strict=True):
-        expected = task.expected_ids(tokenizer, prompted(request, model.encoder.settings), length)
+        expected = kind.expected_ids(tokenizer, prompted(request, model.encoder.settings), length)
         mask = encoded[names.ATTENTION_MASK].reshape(-1, encoded[names.ATTENTION_MASK].shape[-1])
         ids = encoded[names.INPUT_IDS].reshape(mask.shape)
         ours = [row[: np.count_nonzero(m)].tolist() for row, m in zip(ids, mask, strict=True)]
@@ -236,7 +236,7 @@ def prompted(request: Request, settings: Settings) -> dict[str, Any]:
     return {**request, text: prompt + request[text]} if prompt else dict(request)
 
 
-def measure(model: LocalModel, task: EncoderKind, reference: Reference, run: Run | None = None) -> Figures:
+def measure(model: LocalModel, kind: EncoderKind, reference: Reference, run: Run | None = None) -> Figures:
     """Run `model` on the reference's tokens, in batches and one by one, and compare outputs and answers.
 
     With `run`, another net makes the outputs.
@@ -249,7 +249,7 @@ def measure(model: LocalModel, task: EncoderKind, reference: Reference, run: Run
     largest = max(float(np.abs(v).max(initial=0.0)) for r in reference.outputs for v in r.values())
     rows = zip(reference.requests, reference.encoded, outputs, strict=True)
     answers = [model.answer(request, encoded, found) for request, encoded, found in rows]
-    compared = [task.compare(*pair) for pair in zip(reference.answers, answers, strict=True)]
+    compared = [kind.compare(*pair) for pair in zip(reference.answers, answers, strict=True)]
     chosen = np.linspace(0, len(outputs) - 1, min(ALONE, len(outputs))).astype(int)
     alone = [run([reference.encoded[i]])[0] for i in chosen]
     alone_deltas = [_delta(model, outputs[i], found, masks[i]) for i, found in zip(chosen, alone, strict=True)]
@@ -263,7 +263,7 @@ def measure(model: LocalModel, task: EncoderKind, reference: Reference, run: Run
         mean_drift=float(np.mean(drifts)),
         max_drift=float(np.max(drifts)),
         batch_delta=float(np.max(alone_deltas)),
-        rank_correlation=rank_correlation(task, reference.requests, reference.answers, answers),
+        rank_correlation=rank_correlation(kind, reference.requests, reference.answers, answers),
     )
 
 

@@ -101,7 +101,7 @@ def _feeds(plan: EncoderPlan, artefacts: EncoderArtefacts) -> list[Mapping[str, 
     assert artefacts.reference is not None
     by_shape: dict[tuple[int, ...], list[Tensors]] = defaultdict(list)
     for each in artefacts.reference.encoded:
-        by_shape[each[names.INPUT_IDS].shape[-plan.task.item_rank :]].append(each)
+        by_shape[each[names.INPUT_IDS].shape[-plan.kind.item_rank :]].append(each)
     short = [shape for shape in by_shape if np.prod(shape) <= LONGEST_TEXT] or [min(by_shape, key=math.prod)]
     chosen = sorted(short, key=lambda shape: -len(by_shape[shape]))[:BATCHES]
     return [
@@ -170,7 +170,7 @@ def _speedup(plan: EncoderPlan, mixed: EncoderArtefacts, exact: EncoderArtefacts
     """Return how many times as fast as in fp32 the mixed file computes, measured in turn."""
     assert mixed.choice is not None and exact.choice is not None
     files = {"mixed": (mixed.choice, _file(plan, mixed)), "exact": (exact.choice, _file(plan, exact))}
-    times = runtime.times_in_turn(files, mixed.inputs, plan.task.item_rank, plan.threads, plan.max_length)
+    times = runtime.times_in_turn(files, mixed.inputs, plan.kind.item_rank, plan.threads, plan.max_length)
     means = {name: geometric_mean(each.values()) for name, each in times.items()}
     return float(f"{means['exact'] / means['mixed']:.3g}")
 

@@ -73,7 +73,7 @@ def _write_gpu_nets(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     fused, name = fuse(artefacts.graph), GPU_FILE_NAMES[plan.gpu_precision]
     path = artefacts.net_folder(plan) / name
     save(half(fused.model) if plan.gpu_precision == "fp16" else fused.model, path)
-    rows = artefacts.compiled.content and rows_graph(onnx.load(path, load_external_data=False), plan.task.takes_empty)
+    rows = artefacts.compiled.content and rows_graph(onnx.load(path, load_external_data=False), plan.kind.takes_empty)
     if rows:
         save_beside(rows, rows_file(path))
     graph = {"fused_attentions": fused.attentions, "traced_attentions": fused.traced, "rows_file": bool(rows)}
@@ -138,7 +138,7 @@ def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
     choice = runtime.choose(
         artefacts.candidates,
         artefacts.inputs,
-        plan.task.item_rank,
+        plan.kind.item_rank,
         plan.threads,
         plan.max_length,
         one_hop=bool(artefacts.compiled.content),
@@ -159,6 +159,6 @@ def choose_runtime(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArt
         # In bfloat16, and in float32: some processors that have bfloat16 are slower in it.
         files = {math: (replace(choice, math=math), kept) for math in get_args(CpuMath)}
         choices["cpu_math_milliseconds"] = runtime.times_in_turn(
-            files, artefacts.inputs, plan.task.item_rank, plan.threads, plan.max_length
+            files, artefacts.inputs, plan.kind.item_rank, plan.threads, plan.max_length
         )
     return replace(artefacts, choice=choice, choices=choices, candidates={})

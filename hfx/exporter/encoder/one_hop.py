@@ -58,8 +58,8 @@ def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -
 
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
     """Return why native/backend can't serve the model; empty if it can."""
-    task = plan.task.task
-    if needing := plan.task.why_python:
+    task = plan.kind.task
+    if needing := plan.kind.why_python:
         return f"Python steps are needed by {' and '.join(needing)}"
     try:
         native.library()
@@ -70,7 +70,7 @@ def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:
         return f"{special} special tokens leave no room for a text in {plan.max_length}"
     if task is not Task.ZERO_SHOT_CLASSIFICATION:
         return ""
-    settings = plan.task.reader_settings(plan.checkpoint, tokenizer, plan.max_length)
+    settings = plan.kind.reader_settings(plan.checkpoint, tokenizer, plan.max_length)
     template = str(settings.get("hypothesis_template", "{}"))
     if not re.fullmatch(r"[^{}]*\{\}[^{}]*", template):
         return f"the hypothesis template {template!r} has other braces than one {{}}"

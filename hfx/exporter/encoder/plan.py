@@ -49,7 +49,7 @@ class EncoderPlan(Plan):
     what an earlier export found out about int8, and is repeated. An `adapter` shares its net with others.
     """
 
-    task: EncoderKind
+    kind: EncoderKind
     exporter: Exporter
     cpu_math: CpuMath
     max_batch_size: int
@@ -61,7 +61,7 @@ class EncoderPlan(Plan):
     @property
     def net_outputs(self) -> tuple[TensorSpec, ...]:
         """The outputs of the net; an adapter's may have room for more labels than it has."""
-        outputs = self.task.net_outputs(self.checkpoint.config)
+        outputs = self.kind.net_outputs(self.checkpoint.config)
         if self.adapter is None or not self.adapter.labels_room:
             return outputs
         return tuple(replace(each, dims=(*each.dims[:-1], self.adapter.labels_room)) for each in outputs)
@@ -73,19 +73,19 @@ class EncoderPlan(Plan):
 
     def options_of(self, sample: int) -> dict[str, Any]:
         """Return the options of the gate's request number `sample`."""
-        return self.task.request_options(sample, self.checkpoint.config)
+        return self.kind.request_options(sample, self.checkpoint.config)
 
     def details(self) -> dict[str, object]:
         """Return what `describe` says about an encoder."""
         return {
-            "kind": str(self.task.kind),
+            "kind": str(self.kind.name),
             "cpu_math": self.cpu_math if self.cpu_precision == "fp32" else None,
             "onnxruntime": self.release.ort,
             "opset": OPSET,
             "max_batch_size": self.max_batch_size,
             "widths": list(self.widths),
             "strict": self.strict if self.cpu_precision == "int8" else None,
-            **self.task.details(),
+            **self.kind.details(),
         }
 
 
@@ -113,7 +113,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     max_length = kind.max_length(checkpoint, options.max_length)
     return EncoderPlan(
         **common,
-        task=kind,
+        kind=kind,
         exporter=options.exporter,
         cpu_math=options.cpu_math,
         graph="optimum" if options.exporter == "optimum" else "traced",

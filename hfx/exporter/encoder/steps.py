@@ -27,12 +27,12 @@ from hfx.tasks.kinds import KIND
 
 def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Load and check the user's data, and the checkpoint's model and tokenizer."""
-    labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
-    tokenizer = plan.task.load_tokenizer(plan.checkpoint)
-    try_gate_texts(plan.checkpoint, tokenizer, plan.max_length, plan.task.read_as)
-    model, pooler = plan.task.load_model(plan.checkpoint, tokenizer)
-    pooling = plan.task.details()["pooling"]
-    choices = {**artefacts.choices, KIND: str(plan.task.kind), **({"pooling": pooling} if pooling else {})}
+    labelled = {path.name: read_data(path, plan.kind, plan.checkpoint.config) for path in plan.verify_data}
+    tokenizer = plan.kind.load_tokenizer(plan.checkpoint)
+    try_gate_texts(plan.checkpoint, tokenizer, plan.max_length, plan.kind.read_as)
+    model, pooler = plan.kind.load_model(plan.checkpoint, tokenizer)
+    pooling = plan.kind.details()["pooling"]
+    choices = {**artefacts.choices, KIND: str(plan.kind.name), **({"pooling": pooling} if pooling else {})}
     return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler, labelled=labelled, choices=choices)
 
 
@@ -53,7 +53,7 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
     adapted = plan.adapter.rooms.ranks if plan.adapter else ()
     with plan.adapter.on_backbone(artefacts.model) if plan.adapter else nullcontext():
-        graph = build_graph(artefacts.model, plan.task, padding, artefacts.pooler, plan.exporter, types, adapted)
+        graph = build_graph(artefacts.model, plan.kind, padding, artefacts.pooler, plan.exporter, types, adapted)
     simplify_masks(graph, plan.max_length)
     graph = clean(graph)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)

@@ -87,7 +87,7 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
         instance_kind="KIND_CPU",
         parameters={
             "engine": plan.name + names.STREAM_SUFFIX,
-            "task": str(plan.task.task),  # for clients, which can't infer the task from the tensors
+            "task": str(plan.kind.task),  # for clients, which can't infer the task from the tensors
         },
         note=NO_CACHE,
     )
@@ -108,7 +108,7 @@ def write_stream_configs(plan: GeneratorPlan, folder: Path, runtime: Runtime | N
 def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) -> ModelConfig:
     """Return the configuration of the engine on one device: one instance, because the engine batches requests."""
     of_the_cpu = {"cpu_runtime": runtime} if device == "cpu" and runtime else {}
-    has_prefixes = device == "cpu" and plan.task.kind == "decoder"
+    has_prefixes = device == "cpu" and plan.kind.net_kind == "decoder"
     return ModelConfig(
         name=plan.name + names.STREAM_SUFFIX,
         backend="python",
@@ -165,7 +165,7 @@ def generation_json(plan: GeneratorPlan, tokenizer: Any, spec: EngineSpec) -> di
     special = sorted(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
     return {
         "format": FORMAT,
-        "task": str(plan.task.task),
+        "task": str(plan.kind.task),
         "kind": spec.kind,
         "max_source": min(spec.max_source, plan.max_source or spec.max_source) if spec.has_encoder else None,
         "max_length": min(spec.max_length, plan.max_length),

@@ -47,7 +47,7 @@ class GeneratorPlan(Plan):
     or nothing. `searched` is what an earlier export found out about it, and is repeated.
     """
 
-    task: GenerationTask
+    kind: GenerationTask
     settings: GenerationSettings
     max_source: int | None
     slots: int
@@ -89,14 +89,14 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
     refuse_misread(checkpoint)
     task = choose_task(checkpoint, family.kind, options.task)
     refuse_options(options, ENCODER_OPTIONS, task.task)
-    _refuse_half(checkpoint, task.kind)
+    _refuse_half(checkpoint, task.net_kind)
     _refuse_openvino(options.cpu_runtime)
     if options.searched is not None and options.searched.precision == "fp32":
         options = replace(options, quantize=False, precision=None)
     common = common_fields(checkpoint, options, int4=True)
     if options.strict and common["cpu_precision"] not in ("int8", "int4"):
         raise UsageError("--strict is for files in int8 and int4.", "Leave it out, or add --quantize.")
-    positions, source = longest_texts(checkpoint, task.kind)
+    positions, source = longest_texts(checkpoint, task.net_kind)
     notes: tuple[str, ...] = ()
     if family.unbounded and options.max_length is None:
         notes = (f"Texts have at most {positions} tokens, this model's default; --max-length takes more.",)
@@ -105,11 +105,11 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
     length = checked_max_length(options.max_length, max(positions, source or 0))
     settings = read_settings(checkpoint, task, min(length, positions))
     beams = int(settings.defaults.get("num_beams", 1))
-    _refuse_beams(checkpoint, task.kind, beams)
+    _refuse_beams(checkpoint, task.net_kind, beams)
     slots = _slots(options.slots, beams)
     return GeneratorPlan(
         **common,
-        task=task,
+        kind=task,
         graph="own",
         settings=settings,
         max_length=min(length, positions),

@@ -218,7 +218,7 @@ def answer_data(
     plan: GeneratorPlan, labelled: Mapping[str, LabelledData], generator: TorchGenerator, version: Path
 ) -> tuple[DataReference, ...]:
     """Answer each file in torch, with the checkpoint's own generation settings, and measure the answers."""
-    metric, references = plan.task.metrics[plan.task.metric_name], []
+    metric, references = plan.kind.metrics[plan.kind.metric_name], []
     for file, data in labelled.items():
         answers = _answers(generator, version, texts_of({file: data}))
         references.append(DataReference(file, data, metric(answers, data.targets)))
@@ -232,8 +232,8 @@ def measure_data(
     values = {}
     for reference in references:
         answers = model.infer_all([{**request, **DATA_SETTINGS} for request in reference.data.requests])
-        value = plan.task.metrics[plan.task.metric_name](answers, reference.data.targets)
-        check_drop(plan, plan.task.metric_name, reference.file, device, reference.torch, value)
+        value = plan.kind.metrics[plan.kind.metric_name](answers, reference.data.targets)
+        check_drop(plan, plan.kind.metric_name, reference.file, device, reference.torch, value)
         values[reference.file] = value
     return values
 

@@ -168,10 +168,10 @@ class _Reader:
         for name in ("forced_bos_token_id", "forced_eos_token_id"):
             if self._id(name) in suppressed:
                 self._corrupt(name, "an id that suppress_tokens does not hold")
-        start = self._start(bos) if task.kind == "encoder-decoder" else ()
+        start = self._start(bos) if task.net_kind == "encoder-decoder" else ()
         return GenerationSettings(
-            default_max_length=self._whole_length(positions) if task.kind == "decoder" else None,
-            defaults=self._defaults(positions, len(start), task.kind == "decoder"),
+            default_max_length=self._whole_length(positions) if task.net_kind == "decoder" else None,
+            defaults=self._defaults(positions, len(start), task.net_kind == "decoder"),
             eos_token_ids=eos,
             pad_token_id=pad if pad is not None else next(iter(eos), 0),
             bos_token_id=bos,

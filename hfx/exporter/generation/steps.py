@@ -70,7 +70,7 @@ class GeneratorArtefacts(Artefacts):
 
 def read_tokenizer(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Read and check the user's data and the checkpoint's tokenizer."""
-    labelled = {path.name: read_data(path, plan.task, plan.checkpoint.config) for path in plan.verify_data}
+    labelled = {path.name: read_data(path, plan.kind, plan.checkpoint.config) for path in plan.verify_data}
     tokenizer = load_tokenizer(plan.checkpoint)
     longest = plan.max_source or plan.max_length
     try_gate_texts(plan.checkpoint, tokenizer, longest, lambda text: [plan.settings.prefix + text])
@@ -159,7 +159,7 @@ def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
     assert artefacts.reference is not None
     comparer = gate.Gate(plan, artefacts.version, artefacts.reference, partial(_measured, plan, artefacts))
     data: dict[str, dict[str, Any]] = {
-        each.file: {"metric": plan.task.metric_name, "rows": len(each.data.targets), "torch": each.torch}
+        each.file: {"metric": plan.kind.metric_name, "rows": len(each.data.targets), "torch": each.torch}
         for each in artefacts.data
     }
     parity, formats, choice, search = dict(artefacts.parity), {}, artefacts.choice, plan.searched

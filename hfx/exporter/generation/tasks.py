@@ -80,7 +80,7 @@ class GenerationTask:
     """One task: the kind of model that it needs, its transformers class, and its metric on labelled data."""
 
     task: Task
-    kind: Kind
+    net_kind: Kind
     auto_class: str
     metric_name: Metric
     inputs: tuple[TensorSpec, ...] = (TensorSpec(names.TEXT_INPUT, "TYPE_STRING", (1,)),)
@@ -120,10 +120,10 @@ def find_generation_task(name: str) -> GenerationTask:
 def choose_task(checkpoint: Checkpoint, kind: Kind, requested: str | None) -> GenerationTask:
     """Return the requested task, or the one that a checkpoint of `kind` is for. Raises UsageError if they don't fit."""
     task = find_generation_task(requested or _inferred(checkpoint, kind))
-    if task.kind != kind:
-        fitting = ", ".join(each.task for each in TASKS if each.kind == kind)
+    if task.net_kind != kind:
+        fitting = ", ".join(each.task for each in TASKS if each.net_kind == kind)
         raise UsageError(
-            f"--task {task.task} is for a model of the kind {task.kind}; {checkpoint.id} "
+            f"--task {task.task} is for a model of the kind {task.net_kind}; {checkpoint.id} "
             f"({checkpoint.model_type}) is of the kind {kind}.",
             f"Choose {fitting}, or leave --task out.",
         )

@@ -51,13 +51,13 @@ class TorchGenerator:
         """Load the checkpoint of `plan`."""
         from hfx.exporter.load import load_model
 
-        model: Any = load_model(plan.checkpoint, plan.task.auto_class, headless=False)
+        model: Any = load_model(plan.checkpoint, plan.kind.auto_class, headless=False)
         use_fused_attention(model)
         fill_class_ids(model, CLASS_IDS, plan.checkpoint)
         if plan.checkpoint.model_type == "m2m_100":
             model.get_decoder().embed_positions.register_forward_hook(_positions_as_generated)
         settings = copy.deepcopy(model.generation_config)
-        settings.update(**task_fields(plan.checkpoint, plan.task)[0])
+        settings.update(**task_fields(plan.checkpoint, plan.kind)[0])
         if settings.pad_token_id in (None, -1):
             settings.pad_token_id = plan.settings.pad_token_id
         languages = read_languages(plan.checkpoint, tokenizer, plan.settings)

@@ -127,7 +127,7 @@ def test_a_folder_without_files_of_the_library_scores_as_its_model_card(tmp_path
         shutil.rmtree(folder, ignore_errors=True)
         write_decoder(folder, Ranker(template=template))
         assert isinstance(plan_of(folder), GeneratorPlan)
-        tasks.append(plan_of(folder, task=Task.TEXT_RANKING).task)
+        tasks.append(plan_of(folder, task=Task.TEXT_RANKING).kind)
     assert tasks[0] == tasks[1] == tasks[2]
     export_checkpoint(folder, tmp_path / "repository", name="model", task=Task.TEXT_RANKING)
     model = LocalModel.open(tmp_path / "repository", "model")
@@ -143,7 +143,7 @@ def test_heads_score_the_last_token_as_predict(tmp_path: Path, name: str) -> Non
     ranker, labels = CLASSIFIERS[name]
     reference = write_classifier(tmp_path, ranker, labels)
     plan = plan_of(tmp_path / "model")
-    assert (plan.task.task, bool(plan.notes)) == (Task.TEXT_RANKING, not ranker.template)
+    assert (plan.kind.task, bool(plan.notes)) == (Task.TEXT_RANKING, not ranker.template)
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     model = LocalModel.open(tmp_path / "repository", "model")
     pairs = PAIRS if ranker.template else [pair for pair in PAIRS if any(pair)]
@@ -205,7 +205,7 @@ def test_templates_that_are_not_texts_around_the_fields_are_refused(
 def test_settings_that_would_change_the_scores_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     write_logit_ranker(tmp_path, Ranker())
-    assert plan_of(folder).task.task == Task.TEXT_RANKING
+    assert plan_of(folder).kind.task == Task.TEXT_RANKING
     edit_json(folder / "tokenizer_config.json", truncation_side="left")
     with pytest.raises(CheckpointUnsupported, match="truncation_side left"):
         plan_of(folder)
@@ -246,4 +246,4 @@ def test_the_documented_template_is_that_of_the_model_card(tmp_path: Path) -> No
     assert isinstance(plan, EncoderPlan) and plan.details()["template"] is None
     (tmp_path / "chat_template.jinja").write_text(template.split("```")[0], encoding="utf-8")
     plan = plan_of(tmp_path, task=Task.TEXT_RANKING)
-    assert isinstance(plan.task, CrossEncoder) and plan.task.template == LANGUAGE_MODELS["qwen3"] and not plan.notes
+    assert isinstance(plan.kind, CrossEncoder) and plan.kind.template == LANGUAGE_MODELS["qwen3"] and not plan.notes

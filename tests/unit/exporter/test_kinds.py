@@ -102,7 +102,7 @@ def plan_of(folder: Path, **options: Any) -> EncoderPlan:
 def test_the_kind_is_recorded_and_derived_for_models_of_before(name: str, tmp_path: Path) -> None:
     kind, write, options = WRITERS[name]
     write(tmp_path)
-    assert plan_of(tmp_path / "model", **options).task.kind is kind
+    assert plan_of(tmp_path / "model", **options).kind.name is kind
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", STEPS, name="model", **options)
     assert manifest.choices["kind"] == kind
     parameters = read_config(tmp_path / "repository" / "model" / "config.pbtxt")["parameters"]
@@ -120,8 +120,8 @@ def test_the_kind_is_recorded_and_derived_for_models_of_before(name: str, tmp_pa
 @pytest.mark.parametrize("recipe", [name for name in SHARED if BY_NAME[name].task not in GENERATORS])
 def test_the_kind_of_a_zoo_checkpoint_is_that_of_its_task(recipe: str) -> None:
     plan = plan_of(zoo.checkpoint(recipe))
-    assert plan.task.kind is USUAL[plan.task.task]
-    assert plan.describe()["kind"] == plan.task.kind
+    assert plan.kind.name is USUAL[plan.kind.task]
+    assert plan.describe()["kind"] == plan.kind.name
 
 
 def test_the_refusal_of_an_unknown_task_names_every_name_that_is_taken() -> None:

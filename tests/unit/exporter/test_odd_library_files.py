@@ -138,8 +138,8 @@ def test_an_embedder_saved_with_a_head_has_the_states_of_the_library(tmp_path: P
     with_head(name)(tmp_path / "model")
     reference = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     plan = plan_of(tmp_path / "model")
-    assert plan.task.task == "feature-extraction"
-    model, _ = plan.task.load_model(plan.checkpoint, plan.task.load_tokenizer(plan.checkpoint))
+    assert plan.kind.task == "feature-extraction"
+    model, _ = plan.kind.load_model(plan.checkpoint, plan.kind.load_tokenizer(plan.checkpoint))
     tokens = {"input_ids": torch.arange(5, 20)[None], "attention_mask": torch.ones(1, 15, dtype=torch.int64)}
     with torch.no_grad():
         expected = reference[0]({**tokens})["token_embeddings"].numpy()
@@ -205,7 +205,7 @@ def written_ranker(folder: Path, name: str) -> Any:
 @pytest.mark.parametrize("name", RANKERS)
 def test_the_activation_of_odd_files_is_that_of_the_library(tmp_path: Path, name: str) -> None:
     reference = written_ranker(tmp_path, name)
-    task = plan_of(tmp_path / "model", task=Task.TEXT_RANKING).task
+    task = plan_of(tmp_path / "model", task=Task.TEXT_RANKING).kind
     assert isinstance(task, CrossEncoder)
     assert task.activation == ACTIVATIONS[type(reference.activation_fn).__name__]
 

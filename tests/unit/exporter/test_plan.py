@@ -62,7 +62,7 @@ def plan(folder: Path, options: ExportOptions | None = None, **config: Any) -> E
 def test_the_task_is_the_option_or_follows_from_the_config(
     tmp_path: Path, task: str | None, config: dict[str, Any], decided: Task
 ) -> None:
-    assert plan(tmp_path, ExportOptions(task=task), **config).task.task is decided
+    assert plan(tmp_path, ExportOptions(task=task), **config).kind.task is decided
 
 
 def test_one_label_without_a_mark_may_be_a_cross_encoders(tmp_path: Path) -> None:

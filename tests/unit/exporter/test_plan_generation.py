@@ -76,19 +76,19 @@ def plan(folder: Path, config: dict[str, Any], options: ExportOptions | None = N
 def test_the_checkpoint_tells_the_task(
     tmp_path: Path, config: dict[str, Any], more: dict[str, Any], task: Task
 ) -> None:
-    assert plan(tmp_path, config, **more).task.task is task
+    assert plan(tmp_path, config, **more).kind.task is task
 
 
 def test_an_mbart_with_another_tokenizer_has_no_languages(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    assert plan(tmp_path, BART, **MBART).task.task is Task.TEXT2TEXT_GENERATION
+    assert plan(tmp_path, BART, **MBART).kind.task is Task.TEXT2TEXT_GENERATION
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MBart50TokenizerFast"}')
-    assert plan(tmp_path, BART, **MBART).task.task is Task.TRANSLATION
+    assert plan(tmp_path, BART, **MBART).kind.task is Task.TRANSLATION
 
 
 def test_settings_of_a_summarizer_in_its_own_file_tell_the_task(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps(SUMMARIES | {"decoder_start_token_id": 2}))
-    assert plan(tmp_path, BART).task.task is Task.SUMMARIZATION
+    assert plan(tmp_path, BART).kind.task is Task.SUMMARIZATION
 
 
 def test_a_given_task_wins_and_brings_its_settings(tmp_path: Path) -> None:

@@ -253,10 +253,10 @@ def parts(folder: Path) -> tuple[Any, ...]:
     """Return all that an export takes from the library's files."""
     checkpoint = open_checkpoint(str(folder))
     plan = make_encoder_plan(checkpoint, ExportOptions())
-    assert isinstance(plan.task, Embedder)
-    weights = make_pooler(plan.task.pooling, checkpoint).state_dict()
-    ids = plan.task.load_tokenizer(checkpoint)(list(TEXTS))["input_ids"]
-    return plan.task, plan.max_length, ids, {name: value.tolist() for name, value in weights.items()}
+    assert isinstance(plan.kind, Embedder)
+    weights = make_pooler(plan.kind.pooling, checkpoint).state_dict()
+    ids = plan.kind.load_tokenizer(checkpoint)(list(TEXTS))["input_ids"]
+    return plan.kind, plan.max_length, ids, {name: value.tolist() for name, value in weights.items()}
 
 
 @pytest.mark.parametrize("name", ["max-mean-dense", "short", "prompts-mean", "layer-norm"])

@@ -44,7 +44,7 @@ KINDS: tuple[type[EncoderKind], ...] = (
     TokenVectors,
     Embedder,
 )
-BY_KIND: dict[Kind, type[EncoderKind]] = {each.kind: each for each in KINDS}
+BY_KIND: dict[Kind, type[EncoderKind]] = {each.name: each for each in KINDS}
 
 # Names of transformers' pipelines and of the hub for the same tasks.
 ALIASES = {

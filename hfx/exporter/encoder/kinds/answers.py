@@ -33,7 +33,7 @@ LONG_CONTEXT_TEXTS = 12  # this many texts are joined to one context, so that wi
 class Answers(EncoderKind):
     """The answer to a question: a span of its context."""
 
-    kind: ClassVar[Kind] = Kind.ANSWERS
+    name: ClassVar[Kind] = Kind.ANSWERS
     task: ClassVar[Task] = Task.QUESTION_ANSWERING
     architectures: ClassVar[tuple[str, ...]] = ("ForQuestionAnswering",)
     item_rank: ClassVar[int] = 2

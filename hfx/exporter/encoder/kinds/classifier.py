@@ -31,7 +31,7 @@ TIE = 0.02  # two scores of the checkpoint so close that neither label is wrong
 class Classifier(EncoderKind):
     """Labels of a text, best first."""
 
-    kind: ClassVar[Kind] = Kind.CLASSIFIER
+    name: ClassVar[Kind] = Kind.CLASSIFIER
     task: ClassVar[Task] = Task.TEXT_CLASSIFICATION
     architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
     outputs: ClassVar[tuple[TensorSpec, ...]] = (

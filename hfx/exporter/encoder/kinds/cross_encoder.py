@@ -60,7 +60,7 @@ class CrossEncoder(EncoderKind):
     in config.json). `activation` turns logits into scores, and a `template` turns a pair into one text.
     """
 
-    kind: ClassVar[Kind] = Kind.CROSS_ENCODER
+    name: ClassVar[Kind] = Kind.CROSS_ENCODER
     task: ClassVar[Task] = Task.TEXT_RANKING
     architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
     by_library: ClassVar[bool] = True
@@ -199,7 +199,7 @@ class PairClassifier(CrossEncoder):
     Its metric counts how often the label with the best score is the right one.
     """
 
-    kind: ClassVar[Kind] = Kind.PAIR_CLASSIFIER
+    name: ClassVar[Kind] = Kind.PAIR_CLASSIFIER
     ranks: ClassVar[bool] = False
     metric_name: ClassVar[str] = "accuracy"
     postprocess_reads: ClassVar[tuple[str, ...]] = (RAW_SCORES, APPLY_SOFTMAX)

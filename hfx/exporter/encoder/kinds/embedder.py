@@ -37,7 +37,7 @@ class Embedder(EncoderKind):
     The vector has `numbers` values (None: as many as a token's embedding). Callers may shorten it if `is_cut`.
     """
 
-    kind: ClassVar[Kind] = Kind.EMBEDDER
+    name: ClassVar[Kind] = Kind.EMBEDDER
     task: ClassVar[Task] = Task.FEATURE_EXTRACTION
     architectures: ClassVar[tuple[str, ...]] = ("Model",)
     by_library: ClassVar[bool] = True

@@ -22,7 +22,7 @@ CAUSAL_MODEL = "AutoModelForCausalLM"
 class Judge(CrossEncoder):
     """A re-ranker whose score is the logit of one answer, or its difference from the logit of another answer."""
 
-    kind: ClassVar[Kind] = Kind.JUDGE
+    name: ClassVar[Kind] = Kind.JUDGE
     why_python: ClassVar[tuple[str, ...]] = ("a template of pairs",)  # without one it is refused
 
     @classmethod

@@ -76,7 +76,7 @@ class EncoderKind(ABC):
     name its task if `plain_name` is empty.
     """
 
-    kind: ClassVar[Kind]
+    name: ClassVar[Kind]
     task: ClassVar[Task]
     architectures: ClassVar[tuple[str, ...]] = ()
     item_rank: ClassVar[int] = 1
@@ -309,7 +309,7 @@ class EncoderKind(ABC):
 
         `answers` has one answer for each pair, or two: one for each text of the pair, one after the other.
         """
-        raise TypeError(f"answers of the kind {self.kind} rank nothing")
+        raise TypeError(f"answers of the kind {self.name} rank nothing")
 
     @property
     def metrics(self) -> dict[str, Callable[[Sequence[Answer], Sequence[str]], float]]:

@@ -19,7 +19,7 @@ from hfx.names import Kind
 class Late(ReadByRole, TokenVectors):
     """A ColBERT saved by sentence-transformers, PyLate or Stanford's library (late_interaction.py)."""
 
-    kind: ClassVar[Kind] = Kind.LATE
+    name: ClassVar[Kind] = Kind.LATE
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:

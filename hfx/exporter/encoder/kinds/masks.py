@@ -39,7 +39,7 @@ BATCH_BYTES = 128 << 20  # limits the logits of a batch; tritonserver and the la
 class Masks(EncoderKind):
     """The most probable tokens of each mask of a text."""
 
-    kind: ClassVar[Kind] = Kind.MASKS
+    name: ClassVar[Kind] = Kind.MASKS
     task: ClassVar[Task] = Task.FILL_MASK
     architectures: ClassVar[tuple[str, ...]] = ("ForMaskedLM",)
     spells_tokens: ClassVar[bool] = True

@@ -21,7 +21,7 @@ from hfx.names import Kind
 class Sparse(Embedder):
     """A sparse embedder, which gives a text one number for each token of the vocabulary."""
 
-    kind: ClassVar[Kind] = Kind.SPARSE
+    name: ClassVar[Kind] = Kind.SPARSE
     plain_name: ClassVar[str] = "sparse vectors"
 
     @classmethod

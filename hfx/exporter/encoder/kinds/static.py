@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Static(Embedder):
     """An embedder that gives the mean of the vectors of a text's tokens; zeros for a text without tokens."""
 
-    kind: ClassVar[Kind] = Kind.STATIC
+    name: ClassVar[Kind] = Kind.STATIC
     plain_name: ClassVar[str] = "static embeddings"
     takes_empty: ClassVar[bool] = True
 

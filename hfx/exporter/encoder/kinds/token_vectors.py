@@ -22,7 +22,7 @@ from hfx.repository.config_pbtxt import TensorSpec
 class TokenVectors(Embedder):
     """An embedder that was exported with --token-vectors: it gives a vector for each token."""
 
-    kind: ClassVar[Kind] = Kind.TOKEN_VECTORS
+    name: ClassVar[Kind] = Kind.TOKEN_VECTORS
     own_options: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
     plain_name: ClassVar[str] = "vectors of tokens"
     has_last_step: ClassVar[bool] = True

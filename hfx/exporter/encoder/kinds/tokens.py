@@ -32,7 +32,7 @@ DEFAULT_AGGREGATION = "simple"
 class Tokens(EncoderKind):
     """A token classifier, which finds entities; `aggregation` says how tokens are joined to entities."""
 
-    kind: ClassVar[Kind] = Kind.TOKENS
+    name: ClassVar[Kind] = Kind.TOKENS
     task: ClassVar[Task] = Task.TOKEN_CLASSIFICATION
     architectures: ClassVar[tuple[str, ...]] = ("ForTokenClassification",)
     token_outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.OFFSETS, "TYPE_INT32", (-1, 2)),)

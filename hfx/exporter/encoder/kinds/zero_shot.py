@@ -32,7 +32,7 @@ SAMPLE_LABELS = ("good news", "sports", "a question", "politics", "food")
 class ZeroShot(EncoderKind):
     """A zero-shot classifier, which orders the labels of a request, best first."""
 
-    kind: ClassVar[Kind] = Kind.ZERO_SHOT
+    name: ClassVar[Kind] = Kind.ZERO_SHOT
     task: ClassVar[Task] = Task.ZERO_SHOT_CLASSIFICATION
     architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
     item_rank: ClassVar[int] = 2
