@@ -106,6 +106,7 @@ SOURCE_LANG = "source_lang"
 TARGET_LANG = "target_lang"
 STREAM = "stream"
 TIMEOUT_MS = "timeout_ms"
+VARIANT = "variant"  # parameter of NAME_net's configuration: how the net is written and run (hfx/exporter/variants)
 MODEL_SHA256 = "model_sha256"  # parameter of a published model's configuration: see hfx.manifest.model_sha256
 CANCEL_REQUEST = "cancel_request"  # an input of an engine: the id of another request, which the engine ends
 RETURN_LOG_PROBS = "return_log_probs"

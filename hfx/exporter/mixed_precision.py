@@ -15,11 +15,12 @@ from hfx.exporter.progress import counted
 from hfx.manifest import Manifest
 
 Result = TypeVar("Result")
-Precision = Literal["int8", "int4", "fp32"]
+Precision = Literal["fp32", "fp16", "int8", "int4"]
+EXACT: Precision = "fp32"
 SEARCH = "precision_search"  # in the manifest's choices
 MOST_RUNS = 4  # mixed files that the gate measures
 LEAST_SPEEDUP = 1.2  # of a mixed file, against fp32; below it, the exact file is worth more
-FINER: Mapping[Precision, Literal["int8", "fp32"]] = {"int8": "fp32", "int4": "int8"}  # what products are kept in
+FINER: Mapping[Precision, Precision] = {"int8": "fp32", "int4": "int8"}  # what products are kept in
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Search:
 
         Raises VerificationFailed if --cpu-runtime names the native operators, which fp32 does not have.
         """
-        record = replace(self, precision="fp32", why_fp32=self._why_fp32())
+        record = replace(self, precision=EXACT, why_fp32=self._why_fp32())
         if cpu_runtime == "native":
             raise VerificationFailed(
                 f"{record.reason} And {record.why_fp32}.",
@@ -88,7 +89,7 @@ def read_search(manifest: Manifest) -> Search | None:
         search = Search(**{**record, "kept": tuple(record["kept"])})
     except (TypeError, KeyError) as error:
         raise ModelCorrupt(f"{SEARCH} in the manifest of {manifest.name} is damaged.", "Export it again.") from error
-    if search.precision not in ("int8", "int4", "fp32") or not all(isinstance(name, str) for name in search.kept):
+    if search.precision not in (EXACT, *FINER) or not all(isinstance(name, str) for name in search.kept):
         raise ModelCorrupt(f"{SEARCH} in the manifest of {manifest.name} is damaged.", "Export it again.")
     return search
 

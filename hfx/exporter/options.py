@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from hfx.errors import CheckpointUnsupported, UsageError
-from hfx.exporter.mixed_precision import Search
+from hfx.exporter.mixed_precision import Precision, Search
 from hfx.options import option
 from hfx.releases import DEFAULT_TAG
 
-Precision = Literal["fp32", "fp16", "int8", "int4"]
 Device = Literal["cpu", "gpu", "both"]
 CpuRuntime = Literal["auto", "openvino", "onnxruntime", "native"]
 CpuMath = Literal["fp32", "bf16"]

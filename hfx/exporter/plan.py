@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hfx.errors import UsageError
-from hfx.exporter.options import CpuRuntime, ExportOptions, Precision
+from hfx.exporter.mixed_precision import FINER, Precision, Search
+from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.local import Device
 from hfx.names import check_name, default_name
@@ -25,30 +26,73 @@ if TYPE_CHECKING:
 
 # What made the graph: hfx's own blocks from a generator's tensors, torch's tracer, or optimum.
 Graph = Literal["own", "traced", "optimum"]
-# The requested precision -> the precisions for CPU and GPU.
-PRECISIONS: Mapping[str | None, tuple[Precision, Precision]] = {
-    None: ("fp32", "fp16"),
-    "fp32": ("fp32", "fp32"),
-    "int8": ("int8", "fp16"),
-    "int4": ("int4", "fp16"),
-    "fp16": ("fp16", "fp16"),
-}
+# From opset 17 on, LayerNormalization is one operator. 18 is below the maximum of every release in releases.py.
+OPSET = 18
+DEVICES: Mapping[str, tuple[Device, ...]] = {"cpu": ("cpu",), "gpu": ("gpu",), "both": ("cpu", "gpu")}
+
+
+@dataclass(frozen=True)
+class Precisions:
+    """The precisions of the files of `models`: for each device, the requested precision -> that of the file."""
+
+    models: str
+    cpu: Mapping[str | None, Precision]
+    gpu: Mapping[str | None, Precision]
+
+    @property
+    def quantized(self) -> list[Precision]:
+        """The precisions of files with integers."""
+        return [precision for precision in self.cpu.values() if precision in FINER]
+
+    def of(self, options: ExportOptions) -> dict[Device, Precision]:
+        """Return the precisions of the files that are built. Raises UsageError for one that there is not."""
+        asked = "int8" if options.quantize else options.precision
+        if options.searched is not None and options.searched.precision not in FINER:
+            asked = None  # an earlier export has found that no quantized file passes
+        devices, integers = DEVICES[options.device], " or ".join(self.quantized)
+        if asked not in self.gpu:
+            raise UsageError(
+                f"--precision {asked} is not for {self.models}.", f"Choose fp32, fp16 (GPU) or {integers} (CPU)."
+            )
+        if "cpu" in devices and asked not in self.cpu:
+            raise UsageError(
+                f"{asked} is for GPUs: no CPU runtime computes faster in it.", "Add --device gpu, or use --quantize."
+            )
+        if "cpu" not in devices and asked not in (None, self.gpu[asked]):
+            raise UsageError(
+                f"{asked} is for CPUs; the GPU file is {self.gpu[asked]}.", "Leave it out, or use --device both."
+            )
+        tables: dict[Device, Mapping[str | None, Precision]] = {"cpu": self.cpu, "gpu": self.gpu}
+        return {device: tables[device][asked] for device in devices}
+
+
+ENCODERS = Precisions(
+    "encoder tasks",
+    {None: "fp32", "fp32": "fp32", "int8": "int8"},
+    {None: "fp16", "fp32": "fp32", "int8": "fp16", "fp16": "fp16"},
+)
+# ONNX Runtime's attention on CUDA has no float32.
+GENERATORS = Precisions(
+    "generators",
+    {None: "fp32", "fp32": "fp32", "int8": "int8", "int4": "int4"},
+    dict.fromkeys((None, "fp32", "int8", "int4", "fp16"), "fp16"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The fields of every plan.
 
-    A precision is None if nothing is built for that device. `max_length` is in tokens. `notes` are shown to the user
-    before any work.
+    `built` has the devices that something is built for, with the precisions. `max_length` is in tokens. `notes` are
+    shown to the user before any work. A `strict` export publishes the precision that was asked for, or nothing.
+    `searched` is what an earlier export found out about it, and is repeated.
     """
 
     name: str
     kind: EncoderKind | GenerationTask
     checkpoint: Checkpoint
     repository: Path
-    cpu_precision: Precision | None
-    gpu_precision: Precision | None
+    built: dict[Device, Precision]
     cpu_runtime: CpuRuntime
     graph: Graph
     max_length: int
@@ -58,13 +102,18 @@ class Plan:
     max_drop: float | None
     force: bool
     command: str
+    strict: bool
+    searched: Search | None
     notes: tuple[str, ...] = ()
 
     @property
-    def built(self) -> dict[Device, Precision]:
-        """The devices that something is built for, with their precisions."""
-        both: dict[Device, Precision | None] = {"cpu": self.cpu_precision, "gpu": self.gpu_precision}
-        return {device: precision for device, precision in both.items() if precision}
+    def names_runtime(self) -> bool:
+        """Whether the user has named the runtime for CPUs."""
+        return self.cpu_runtime != "auto"
+
+    def searches(self, device: Device) -> bool:
+        """Whether the export searches for another file for `device` if the gate refuses the one in its precision."""
+        return self.built[device] in FINER and not self.strict and self.searched is None
 
     def details(self) -> dict[str, object]:
         """Return what `describe` adds for the fields that only plans of this kind have."""
@@ -79,12 +128,13 @@ class Plan:
             "revision": self.checkpoint.revision,
             "architecture": self.checkpoint.architecture,
             "repository": str(self.repository),
-            "precision": {"cpu": self.cpu_precision, "gpu": self.gpu_precision},
+            "precision": {device: self.built.get(device) for device in DEVICES["both"]},
             "cpu_runtime": self.cpu_runtime,
             "graph": self.graph,
             "triton": self.release.tag,
             "max_length": self.max_length,
             **self.details(),
+            "strict": self.strict if self.built.get("cpu") in FINER else None,
             "threads": self.threads,
             "verify_data": [str(path) for path in self.verify_data],
             "max_drop": self.max_drop,
@@ -92,8 +142,8 @@ class Plan:
         }
 
 
-def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) -> dict[str, Any]:
-    """Return the fields of a Plan that its kind does not decide; `int4` says whether the kind has this precision.
+def common_fields(checkpoint: Checkpoint, options: ExportOptions, precisions: Precisions) -> dict[str, Any]:
+    """Return the fields of a Plan that its kind does not decide; `precisions` are those of its kind.
 
     Raises UsageError for a refused option.
     """
@@ -105,14 +155,16 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) ->
             raise UsageError(
                 f"There is no file {path} (--verify-data).", "Give a CSV, TSV, JSON-lines or Parquet file."
             )
-    cpu, gpu = _precisions(options, int4)
-    _check_cpu_runtime(options.cpu_runtime, cpu)
+    built = precisions.of(options)
+    _check_cpu_runtime(options.cpu_runtime, built.get("cpu"))
+    if options.strict and built.get("cpu") not in FINER:
+        files = " and ".join(precisions.quantized)
+        raise UsageError(f"--strict is for files in {files}.", "Leave it out, or add --quantize.")
     return {
         "name": check_name(options.name) if options.name else default_name(checkpoint.id),
         "checkpoint": checkpoint,
         "repository": options.repository,
-        "cpu_precision": cpu,
-        "gpu_precision": gpu,
+        "built": built,
         "cpu_runtime": options.cpu_runtime,
         "release": target,
         "threads": os.cpu_count() or 1,
@@ -120,6 +172,8 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, int4: bool) ->
         "max_drop": options.max_drop,
         "force": options.force,
         "command": options.command,
+        "strict": options.strict,
+        "searched": options.searched,
     }
 
 
@@ -130,34 +184,13 @@ def refuse_options(options: ExportOptions, others: Mapping[str, str], task: str)
             raise UsageError(f"The export of a {task} model does not take {option}.", f"Leave {option} out.")
 
 
-def _precisions(options: ExportOptions, int4: bool) -> tuple[Precision | None, Precision | None]:
-    """Return the precisions for CPU and GPU (None: nothing is built).
-
-    Raises UsageError for a precision that a device or the kind does not have.
-    """
-    precision = "int8" if options.quantize else options.precision
-    if precision not in PRECISIONS or (precision == "int4" and not int4):
-        kind, integers = ("generators", "int8 or int4") if int4 else ("encoder tasks", "int8")
-        raise UsageError(f"--precision {precision} is not for {kind}.", f"Choose fp32, fp16 (GPU) or {integers} (CPU).")
-    if precision == "fp16" and options.device != "gpu":
-        raise UsageError(
-            "fp16 is for GPUs: no CPU runtime computes faster in it.", "Add --device gpu, or use --quantize."
-        )
-    cpu, gpu = PRECISIONS[precision]
-    if int4:  # a generator: ONNX Runtime's attention on CUDA has no float32
-        gpu = "fp16"
-    if gpu != (precision or gpu) and options.device == "gpu":
-        raise UsageError(f"{precision} is for CPUs; the GPU file is fp16.", "Leave it out, or use --device both.")
-    return (cpu if options.device != "gpu" else None), (gpu if options.device != "cpu" else None)
-
-
 def _check_cpu_runtime(runtime: CpuRuntime, precision: Precision | None) -> None:
     """Raise UsageError if `runtime` can't serve the CPU file in `precision` (None: there is no file)."""
     if runtime != "auto" and precision is None:
         raise UsageError(
             f"--cpu-runtime {runtime} is for CPUs, and nothing is built for one.", "Leave it out, or use --device both."
         )
-    if runtime == "native" and precision not in ("int8", "int4"):
+    if runtime == "native" and precision not in FINER:
         raise UsageError(
             f"--cpu-runtime native is for int8 and int4, not {precision}.",
             "Add --quantize, or leave --cpu-runtime out.",

@@ -16,21 +16,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hfx import names, native
-from hfx.errors import CheckpointUnsupported, NativeMissing, UsageError
-from hfx.exporter.options import CpuMath, CpuRuntime, Precision
-from hfx.python_backends.engine.sessions import CPUINFO, SPIN_MICROSECONDS, multiplies_bytes_exactly
-from hfx.python_backends.onnxruntime.config import ALLOW_SPINNING, SPIN_DURATION
-from hfx.python_backends.onnxruntime.sessions import PRECISION
+from hfx.errors import CheckpointUnsupported, NativeMissing
+from hfx.exporter.options import CpuRuntime
+from hfx.python_backends.engine.sessions import CPUINFO, multiplies_bytes_exactly
 
 Name = TypeVar("Name", bound=str)
 # native: ONNX Runtime with the operators of hfx/native.
@@ -45,7 +43,6 @@ SETTLED_SECONDS, SECONDS_A_SHAPE = 1.5, 3.0
 PARTS = 5  # of the rounds; the fastest runtime must be faster in each part
 NEAR = 1.05  # times whose ratio is below this are a near tie
 BUSY_CORES = 0.3  # used by other processes; the manifest states a larger number
-STEPS_MILLISECONDS = 1.4  # what Python steps add to a request, the least measured (docs/benchmarks-encoder.md)
 CONTRIB = "com.microsoft"
 STAT = Path("/proc/stat")
 NO_KERNELS = "this processor has no AVX2 with FMA and F16C"
@@ -58,14 +55,10 @@ class CpuChoice:
 
     `added` has the milliseconds of Python steps that serving by a runtime needs. `near` has the runtimes of a near tie,
     the chosen one first. `other_cores` is the number of cores that other processes used during the measurement.
-    `refused` has the reasons why runtimes can't run the model. `operators` are parameters of NAME_net, about the
-    library of native operators beside the ONNX file. OpenVINO computes an fp32 file in `math`.
+    `refused` has the reasons why runtimes can't run the model.
     """
 
     runtime: Runtime
-    quantization_group: int | None = None
-    math: CpuMath = "fp32"
-    operators: Mapping[str, str] = field(default_factory=dict)
     milliseconds: Mapping[Runtime, Mapping[str, float]] = field(default_factory=dict)
     added: Mapping[Runtime, float] = field(default_factory=dict)
     near: tuple[Runtime, ...] = ()
@@ -87,30 +80,16 @@ class CpuChoice:
         }
         return figures | {name: value for name, value in others.items() if value}
 
-    @property
-    def accelerators(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
-        """The standard entry that makes an onnxruntime backend use OpenVINO."""
-        return (("openvino", {}),) if self.runtime == "openvino" else ()
 
-    def parameters(self, threads: int) -> dict[str, str]:
-        """Return parameters of NAME_net. Threads spin only briefly: other models and the tokenizer need the cores."""
-        common = {"intra_op_thread_count": str(threads), "inter_op_thread_count": "1"}
-        if self.runtime != "openvino":
-            return {**common, ALLOW_SPINNING: "0", SPIN_DURATION: str(SPIN_MICROSECONDS), **self.operators}
-        if self.math == "bf16":
-            return {**common, f"openvino.{PRECISION}": "bf16"}
-        if self.quantization_group is None:
-            return common
-        # Each group of a row has one activation scale; with the default of 32, OpenVINO is no faster than ONNX Runtime.
-        return {**common, "openvino.DYNAMIC_QUANTIZATION_GROUP_SIZE": str(self.quantization_group)}
+class Candidate(Protocol):
+    """A file that a runtime can run (variants/variant.py)."""
+
+    @property
+    def path(self) -> Path:
+        """The ONNX file."""
 
     def backend_config(self, threads: int) -> dict[str, Any]:
-        """Return the part of a model configuration that opens the session, as the backend receives it from Triton."""
-        accelerators = [{"name": name, "parameters": dict(p)} for name, p in self.accelerators]
-        return {
-            "parameters": {key: {"string_value": value} for key, value in self.parameters(threads).items()},
-            "optimization": {"execution_accelerators": {"cpu_execution_accelerator": accelerators}},
-        }
+        """Return the part of a model configuration that opens the session."""
 
 
 def weight_levels(cpuinfo: Path = CPUINFO) -> int:
@@ -121,26 +100,8 @@ def weight_levels(cpuinfo: Path = CPUINFO) -> int:
     return 127 if multiplies_bytes_exactly(cpuinfo) else 63
 
 
-def possible_runtimes(
-    requested: CpuRuntime, precision: Precision | None, runtimes: tuple[Runtime, ...] = ENCODER_RUNTIMES
-) -> tuple[Runtime, ...]:
-    """Return the `runtimes` that can serve `precision` on this machine, or only the `requested` one.
-
-    Raises UsageError if the runtime that `--cpu-runtime` names is not available.
-    """
-    missing: dict[Runtime, str] = {"openvino": why_no_openvino(), "native": _why_no_native(precision)}
-    if requested == "auto":
-        return tuple(runtime for runtime in runtimes if not missing.get(runtime))
-    if why := missing.get(requested):
-        fix = "pip install openvino" if requested == "openvino" else "Use --cpu-runtime auto."
-        raise UsageError(f"--cpu-runtime {requested}: {why}.", fix)
-    return (requested,)
-
-
-def _why_no_native(precision: Precision | None) -> str:
-    """Return why the native operators can't serve `precision` on this machine; empty if they can."""
-    if precision not in ("int8", "int4"):
-        return f"it is for --precision int8 and int4, not {precision}"
+def why_no_native() -> str:
+    """Return why the native operators can't run on this machine; empty if they can."""
     try:
         return "" if native.kernels() else NO_KERNELS
     except NativeMissing as missing:
@@ -152,83 +113,101 @@ def why_no_openvino() -> str:
     return "" if importlib.util.find_spec("openvino") else "the package openvino is not installed"
 
 
-def choose(
-    candidates: Mapping[Runtime, tuple[CpuChoice, Path]],
-    inputs: tuple[str, ...],
-    item_rank: int,
-    threads: int,
-    max_length: int,
-    one_hop: bool = False,
-) -> CpuChoice:
-    """Return the fastest candidate over TIMED_SHAPES of at most `max_length`, or the first of a near tie, with figures.
+@dataclass(frozen=True)
+class Timer:
+    """Times files of an encoder with the token `inputs`, on sequences of at most `max_length` tokens.
 
-    A candidate whose answers depend on the batch on this machine is refused if there is another. `one_hop` means that
-    ONNX Runtime would be served without Python steps; OpenVINO needs them, so the time that they add to a request is
-    added to its times.
-    Raises CheckpointUnsupported if no runtime can run the graph.
+    `item_rank` is 1 for requests of one sequence, and 2 for those of several.
     """
-    from hfx.python_backends.onnxruntime.sessions import open_session
 
-    sessions: dict[Runtime, Any] = {}
-    refused: dict[str, str] = {}
-    for runtime, (choice, path) in candidates.items():
+    inputs: tuple[str, ...]
+    item_rank: int
+    threads: int
+    max_length: int
+
+    def choose(
+        self, candidates: Mapping[Runtime, Candidate], added: Mapping[Runtime, float] = MappingProxyType({})
+    ) -> CpuChoice:
+        """Return the fastest candidate over TIMED_SHAPES, or the first of a near tie, with figures.
+
+        A candidate whose answers depend on the batch on this machine is refused if there is another. `added` has the
+        milliseconds of the Python steps that a runtime needs.
+        Raises CheckpointUnsupported if no runtime can run the graph.
+        """
+        sessions: dict[Runtime, Any] = {}
+        refused: dict[str, str] = {}
+        for runtime, candidate in candidates.items():
+            try:
+                sessions[runtime] = self._open(candidate)
+            except RuntimeError as error:  # OpenVINO raises it for an operator that it lacks
+                refused[runtime] = last_line(error, candidate.path.parent)
+        if not sessions:
+            reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
+            raise CheckpointUnsupported(
+                f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime, or leave --cpu-math out."
+            )
         try:
-            sessions[runtime] = open_session(choice.backend_config(threads), path, "CPU", 0)
-        except RuntimeError as error:  # OpenVINO raises it for an operator that it lacks
-            refused[runtime] = last_line(error, path.parent)
-    if not sessions:
-        reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
-        raise CheckpointUnsupported(
-            f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime, or leave --cpu-math out."
-        )
-    try:
-        if len(sessions) > 1:
-            for runtime, session in sessions.items():
-                if _depends_on_batch(session, inputs, item_rank, max_length):
-                    refused[runtime] = "its answers depend on the batch on this processor"
-            sessions = {runtime: s for runtime, s in sessions.items() if runtime not in refused} or sessions
-        with other_work() as other_cores:
-            seconds = _times(sessions, inputs, item_rank, max_length)
-    except Exception as error:  # each runtime has its own
-        raise CheckpointUnsupported(
-            f"The exported graph fails: {last_line(error, path.parent)}",
-            _advice(sessions.values(), inputs, item_rank, max_length),
-        ) from error
-    added: dict[Runtime, float] = {"openvino": STEPS_MILLISECONDS} if one_hop and "openvino" in sessions else {}
-    near = near_tie(seconds, {name: ms / 1e3 for name, ms in added.items()})
-    return replace(
-        candidates[near[0]][0],
-        milliseconds=_milliseconds(seconds),
-        added=added,
-        near=near,
-        other_cores=other_cores(),
-        refused=refused,
-    )
+            if len(sessions) > 1:
+                for runtime, session in sessions.items():
+                    if self._depends_on_batch(session):
+                        refused[runtime] = "its answers depend on the batch on this processor"
+                sessions = {runtime: s for runtime, s in sessions.items() if runtime not in refused} or sessions
+            with other_work() as other_cores:
+                seconds = self._times(sessions)
+        except Exception as error:  # each runtime has its own
+            folder = next(iter(candidates.values())).path.parent
+            raise CheckpointUnsupported(
+                f"The exported graph fails: {last_line(error, folder)}", self._advice(sessions.values())
+            ) from error
+        added = {runtime: added[runtime] for runtime in sessions if added.get(runtime)}
+        near = near_tie(seconds, {name: ms / 1e3 for name, ms in added.items()})
+        return CpuChoice(near[0], _milliseconds(seconds), added, near, other_cores(), refused)
 
+    def in_turn(self, files: Mapping[Name, Candidate]) -> dict[Name, dict[str, float]]:
+        """Return name -> {"ROWSxWIDTH": least milliseconds} of files, which are run in turn."""
+        return _milliseconds(self._times({name: self._open(file) for name, file in files.items()}))
 
-def times_in_turn(
-    files: Mapping[Name, tuple[CpuChoice, Path]], inputs: tuple[str, ...], item_rank: int, threads: int, max_length: int
-) -> dict[Name, dict[str, float]]:
-    """Return name -> {"ROWSxWIDTH": least milliseconds} of files and the runtimes that run them."""
-    from hfx.python_backends.onnxruntime.sessions import open_session
+    def _open(self, candidate: Candidate) -> Any:
+        from hfx.python_backends.onnxruntime.sessions import open_session
 
-    sessions = {
-        name: open_session(choice.backend_config(threads), path, "CPU", 0) for name, (choice, path) in files.items()
-    }
-    return _milliseconds(_times(sessions, inputs, item_rank, max_length))
+        return open_session(candidate.backend_config(self.threads), candidate.path, "CPU", 0)
 
+    def _times(self, sessions: Mapping[Name, Any]) -> dict[Name, dict[str, list[float]]]:
+        """Return name -> {"ROWSxWIDTH": seconds of each round} for TIMED_SHAPES."""
+        times: dict[Name, dict[str, list[float]]] = {name: {} for name in sessions}
+        for rows, width in ((rows, min(width, self.max_length)) for rows, width in TIMED_SHAPES):
+            feed = self._feed(rows, width)
+            ways = {name: partial(s.run, feed, [o.name for o in s.outputs]) for name, s in sessions.items()}
+            for name, seconds in interleave(ways).items():
+                times[name][f"{rows}x{width}"] = seconds
+        return times
 
-def _times(
-    sessions: Mapping[Name, Any], inputs: tuple[str, ...], item_rank: int, max_length: int
-) -> dict[Name, dict[str, list[float]]]:
-    """Return name -> {"ROWSxWIDTH": seconds of each round} for TIMED_SHAPES, with widths of at most `max_length`."""
-    times: dict[Name, dict[str, list[float]]] = {name: {} for name in sessions}
-    for rows, width in ((rows, min(width, max_length)) for rows, width in TIMED_SHAPES):
-        feed = _feed(inputs, item_rank, rows, width)
-        ways = {name: partial(s.run, feed, [o.name for o in s.outputs]) for name, s in sessions.items()}
-        for name, seconds in interleave(ways).items():
-            times[name][f"{rows}x{width}"] = seconds
-    return times
+    def _depends_on_batch(self, session: Any) -> bool:
+        """Whether the outputs of the first row of a batch differ in any bit from those of the row alone."""
+        outputs = [each.name for each in session.outputs]
+        for rows, width in ((rows, min(width, self.max_length)) for rows, width in COMPARED_SHAPES):
+            alone, batch = (session.run(self._feed(count, width), outputs) for count in (1, rows))
+            if any((alone[name] != batch[name][: len(alone[name])]).any() for name in outputs):
+                return True
+        return False
+
+    def _advice(self, sessions: Collection[Any]) -> str:
+        """Return advice on a graph that fails on some of TIMED_SHAPES; the reason may be long texts, or the graph."""
+        rows, longest = TIMED_SHAPES[-1]
+        for width in (width for width in SHORTER if width < min(longest, self.max_length)):
+            with suppress(Exception):  # each runtime has its own
+                for session in sessions:
+                    session.run(self._feed(rows, width), [each.name for each in session.outputs])
+                return f"Texts of {width} tokens do not fail. Pass --max-length {width}, or --exporter optimum."
+        return "Short texts fail too. Pass --exporter optimum, and please report the architecture."
+
+    def _feed(self, rows: int, width: int) -> dict[str, NDArray[np.int32]]:
+        # Any token id would do; the token type 0 exists in every model.
+        tokens = {
+            name: np.full(rows * width, 0 if name == names.TOKEN_TYPE_IDS else 1, np.int32) for name in self.inputs
+        }
+        shape = [[width]] * rows if self.item_rank == 1 else [[1, width]] * rows
+        return {**tokens, names.ITEM_SHAPE: np.array(shape, np.int32)}
 
 
 def _milliseconds(times: Mapping[Name, Mapping[str, Sequence[float]]]) -> dict[Name, dict[str, float]]:
@@ -236,27 +215,6 @@ def _milliseconds(times: Mapping[Name, Mapping[str, Sequence[float]]]) -> dict[N
     return {
         name: {shape: round(1e3 * min(seconds), 3) for shape, seconds in each.items()} for name, each in times.items()
     }
-
-
-def _depends_on_batch(session: Any, inputs: tuple[str, ...], item_rank: int, max_length: int) -> bool:
-    """Whether the outputs of the first row of a batch differ in any bit from those of the row alone."""
-    outputs = [each.name for each in session.outputs]
-    for rows, width in ((rows, min(width, max_length)) for rows, width in COMPARED_SHAPES):
-        alone, batch = (session.run(_feed(inputs, item_rank, count, width), outputs) for count in (1, rows))
-        if any((alone[name] != batch[name][: len(alone[name])]).any() for name in outputs):
-            return True
-    return False
-
-
-def _advice(sessions: Collection[Any], inputs: tuple[str, ...], item_rank: int, max_length: int) -> str:
-    """Return advice about a graph that fails on some of TIMED_SHAPES; the reason may be long texts, or the graph."""
-    rows, longest = TIMED_SHAPES[-1]
-    for width in (width for width in SHORTER if width < min(longest, max_length)):
-        with suppress(Exception):  # each runtime has its own
-            for session in sessions:
-                session.run(_feed(inputs, item_rank, rows, width), [each.name for each in session.outputs])
-            return f"Texts of {width} tokens do not fail. Pass --max-length {width}, or --exporter optimum."
-    return "Short texts fail too. Pass --exporter optimum, and please report the architecture."
 
 
 def near_tie(
@@ -325,13 +283,6 @@ def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, list[flo
         if passed > SECONDS_A_SHAPE or (number >= ROUNDS and (len(ways) < 2 or passed > SETTLED_SECONDS)):
             return times
     raise AssertionError
-
-
-def _feed(inputs: tuple[str, ...], item_rank: int, rows: int, width: int) -> dict[str, NDArray[np.int32]]:
-    # Any token id would do; the token type 0 exists in every model.
-    tokens = {name: np.full(rows * width, 0 if name == names.TOKEN_TYPE_IDS else 1, np.int32) for name in inputs}
-    shape = [[width]] * rows if item_rank == 1 else [[1, width]] * rows
-    return {**tokens, names.ITEM_SHAPE: np.array(shape, np.int32)}
 
 
 def online_fusions(path: Path) -> dict[str, int]:

@@ -23,7 +23,7 @@ from typing import IO, Any
 from hfx import names
 from hfx.client import tensors
 from hfx.errors import HfxError, ModelMissing, ServerError
-from hfx.exporter.encoder.gate import limits
+from hfx.exporter.encoder.gate import accuracy_of, limits
 from hfx.exporter.encoder.kinds import EncoderKind
 from hfx.exporter.encoder.kinds.classifier import ALL_LABELS
 from hfx.exporter.options import DEFAULT_MAX_DROP
@@ -81,7 +81,6 @@ class Reference:
 
     def __init__(self, served: Manifest, published: Published, references: Path, device: Device) -> None:
         name = published.manifest.name
-        precision: Any = getattr(served.precision, device)
         self.task = published.task
         self.scalars = scalar_outputs(references, name)
         self.is_same = served.files == published.manifest.files and device == "cpu"
@@ -90,7 +89,7 @@ class Reference:
         if isinstance(self.task, EncoderKind):
             from hfx.local.encoder import LocalModel
 
-            bounds = limits(precision, None, served.choices.get("cpu_math", "fp32") if device == "cpu" else "fp32")  # type: ignore[arg-type]
+            bounds = limits(accuracy_of(served, device), None)
             self.agreement, self.drift = bounds.agreement, bounds.drift
             self.encoder: Any = LocalModel.open(references, name, threads=threads)
         else:

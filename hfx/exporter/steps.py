@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hfx.exporter.plan import Plan
-from hfx.exporter.runtime import CpuChoice
 from hfx.extras import versions
 from hfx.manifest import (
     FileEntry,
@@ -43,7 +42,6 @@ class Artefacts:
 
     staging: Staging
     tokenizer: Any = None
-    choice: CpuChoice | None = None  # None if nothing is built for CPU
     parity: dict[str, Any] = field(default_factory=dict)  # figures for the manifest
     choices: dict[str, Any] = field(default_factory=dict)  # decisions for the manifest
     manifest: Manifest | None = None
@@ -84,7 +82,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
         source=Source(
             checkpoint.id if checkpoint.revision else checkpoint.folder.name, checkpoint.revision, checkpoint.sha256()
         ),
-        precision=Precision(plan.cpu_precision, plan.gpu_precision),
+        precision=Precision(plan.built.get("cpu"), plan.built.get("gpu")),
         opset=opset,
         ir=net.ir_version,
         triton=TritonTarget(plan.release.tag, _minimum(plan)),

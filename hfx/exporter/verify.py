@@ -16,7 +16,7 @@ import numpy as np
 
 from hfx import names
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
-from hfx.exporter.encoder.gate import limits, one_line
+from hfx.exporter.encoder.gate import Limits, accuracy_of, limits, one_line
 from hfx.exporter.encoder.kinds import BY_KIND, EncoderKind
 from hfx.exporter.encoder.kinds.kind import Answer, Request
 from hfx.exporter.generation.tasks import DATA_SETTINGS, GenerationTask, find_generation_task
@@ -119,24 +119,21 @@ def against_checkpoint(published: Published, infer: Infer, device: str, max_drop
     if precision is None:
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
     if isinstance(published.task, EncoderKind):
-        math = published.manifest.choices.get("cpu_math", "fp32") if device == "cpu" else "fp32"
-        figures = _compare_answers(published, published.task, infer, precision, math, max_drop)
+        allowed = limits(accuracy_of(published.manifest, device), max_drop)
+        figures = _compare_answers(published, published.task, infer, allowed)
     else:
         figures = _compare_texts(published, infer, published.manifest.parity[device], max_drop)
     return {**figures, "precision": precision}
 
 
-def _compare_answers(
-    published: Published, task: EncoderKind, infer: Infer, precision: Any, math: Any, max_drop: float | None
-) -> dict[str, Any]:
-    """Return the agreement with the recorded answers. Raises VerificationFailed beyond the limits of the precision."""
+def _compare_answers(published: Published, task: EncoderKind, infer: Infer, limit: Limits) -> dict[str, Any]:
+    """Return the agreement with the recorded answers. Raises VerificationFailed beyond `limit`."""
     answers = infer(published.recorded.requests)
     compared = [task.compare(a, b) for a, b in zip(published.recorded.answers, answers, strict=True)]
     far = [not comparison.same and not comparison.tie for comparison in compared]
     agreement = sum(comparison.same for comparison in compared) / len(compared)
     ties = sum(comparison.tie for comparison in compared) / len(compared)
     drift = float(np.mean([comparison.drift for comparison in compared]))
-    limit = limits(precision, max_drop, math)
     if not (agreement + ties >= limit.agreement and drift <= limit.drift):
         if not any(far):
             far = [not comparison.drift <= limit.drift for comparison in compared]

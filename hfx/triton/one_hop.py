@@ -13,12 +13,13 @@ import hashlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hfx.names import COMPILED_TOKENIZER, MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX, TOKENIZE_SUFFIX
+from hfx.names import COMPILED_TOKENIZER, MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX, TOKENIZE_SUFFIX, VARIANT
 from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256, ROWS_FILE, SHARED_NET
 from hfx.repository.catalog import model_folders
@@ -28,9 +29,49 @@ from hfx.triton.models import KIND_CPU, KIND_GPU, model_file, read_config
 
 Steps = Literal["native", "python"]
 NET = "net"  # in the merged model's version folder: the folder with the contents of NAME_net/1
-INSTANCES = 2  # one instance runs the net, while the other takes requests
-GPU_INSTANCES = 4  # they turn texts into tokens, while a thread of the backend runs the net
 CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """How the backend in C++ hosts a net: on which `device`, by how many `instances`.
+
+    `file` is the parameter of NAME_net with the name of the ONNX file that C++ runs; empty if it is the file of the
+    Python steps.
+    """
+
+    device: str = "cpu"
+    instances: int = 2  # one runs the net, while the other takes requests
+    file: str = ""
+
+    @property
+    def kind(self) -> int:
+        """The kind of the instances of the net."""
+        return {"cpu": KIND_CPU, "gpu": KIND_GPU}[self.device]
+
+
+ON_CPU = Hosting()
+SHARED = Hosting(instances=1)  # it only tokenizes: a shared net runs in a thread of its own
+ON_GPU = Hosting("gpu", instances=4, file=ROWS_FILE)  # they tokenize, while a thread of the backend runs the net
+HOSTING: Mapping[str, Hosting] = {
+    **dict.fromkeys(("int8", "int8-functions", "fp32"), ON_CPU),
+    **dict.fromkeys(("openvino-int8", "openvino-fp32", "openvino-bf16"), ON_CPU),
+    **dict.fromkeys(("gpu-fp32", "gpu-fp16"), ON_GPU),
+    **dict.fromkeys(("adapted", "adapted-fp32"), SHARED),
+}
+
+
+def hosting_of(net: Any) -> Hosting:
+    """Return how C++ hosts the net with this configuration (protobuf), by its recorded variant.
+
+    For models that were exported before it was recorded, the variant is derived.
+    """
+    recorded = net.parameters[VARIANT].string_value if VARIANT in net.parameters else ""
+    if recorded in HOSTING:
+        return HOSTING[recorded]
+    if SHARED_NET in net.parameters:
+        return SHARED
+    return ON_GPU if any(group.kind == KIND_GPU for group in net.instance_group) else ON_CPU
 
 
 def runtime_library(package: Path, device: str = "cpu") -> Path | None:
@@ -87,36 +128,31 @@ def why_not(repository: Path, name: str, device: str = "cpu") -> str:
     if not (tokenize / "1" / COMPILED_TOKENIZER).is_file():
         return "the export has no compiled tokenizer for it"
     config = read_config(config_path(net, device))
-    accelerators = config.optimization.execution_accelerators
-    if config.backend != ONNXRUNTIME or getattr(accelerators, f"{device}_execution_accelerator"):
+    if hosting_of(config).device != device:
+        return f"it was not exported for {device.upper()}s"
+    if config.backend != ONNXRUNTIME or config.optimization.execution_accelerators.ByteSize():
         return "its net does not run in ONNX Runtime" + (" alone" if config.backend == ONNXRUNTIME else "")
-    if device == "gpu" and (reason := _not_on_gpu(net, config)):
-        return reason
-    steps = (tokenize, net, *([last] if last.is_dir() else []))
-    return next((reason for folder in steps if (reason := _needs_python(folder, device))), "")
+    if not (net / "1" / _model_file(config)).is_file():
+        return f"the export has no graph of rows for {device.upper()}s; export it again to get one"
+    steps = {tokenize: KIND_CPU, net: hosting_of(config).kind, **({last: KIND_CPU} if last.is_dir() else {})}
+    reasons = (_needs_python(folder, kind, device) for folder, kind in steps.items())
+    return next((reason for reason in reasons if reason), "")
 
 
-def _not_on_gpu(net: Path, config: Any) -> str:
-    """Return the reason why the folder `net`, with its configuration for GPUs, can't be in one model on a GPU."""
-    if SHARED_NET in config.parameters:
-        return "adapters are served in one hop on CPUs only"
-    if all(group.kind == KIND_CPU for group in config.instance_group):
-        return "it was not exported for GPUs"
-    exists = (net / "1" / _model_file(config, "gpu")).is_file()
-    return "" if exists else "the export has no graph of rows for GPUs; export it again to get one"
+def _model_file(net: Any) -> str:
+    """Return the ONNX file that C++ runs, in the version folder of a net; empty if there is none."""
+    parameter = hosting_of(net).file
+    if not parameter:
+        return model_file(net)
+    return str(net.parameters[parameter].string_value) if parameter in net.parameters else ""
 
 
-def _model_file(config: Any, device: str) -> str:
-    """Return the ONNX file of a net in its version folder; empty if there is none for a single model on `device`."""
-    if device == "gpu":
-        return str(config.parameters[ROWS_FILE].string_value) if ROWS_FILE in config.parameters else ""
-    return model_file(config)
+def _needs_python(folder: Path, kind: int, device: str) -> str:
+    """Return the setting of a step that needs Triton's own queue or instances; empty if there is none.
 
-
-def _needs_python(folder: Path, device: str) -> str:
-    """Return the setting of a step that needs Triton's own queue or instances; empty if there is none."""
+    Its instances are of the `kind`.
+    """
     config = read_config(config_path(folder, device))
-    kind = KIND_GPU if device == "gpu" and folder.name.endswith(NET_SUFFIX) else KIND_CPU
     if any(group.kind != kind or group.count > 1 or len(group.gpus) > 1 for group in config.instance_group):
         return f"{folder.name} has its own instance_group"
     batching = config.dynamic_batching
@@ -148,7 +184,7 @@ def merge(repository: Path, name: str, runtime: str, served: Path | None = None,
     }
     config = read_config(folder / CONFIG)
     config.backend = backend
-    _change(config, read_config(config_path(net, device)), read_config(tokenize / CONFIG), runtime, device)
+    _change(config, read_config(config_path(net, device)), read_config(tokenize / CONFIG), runtime)
     for source, target in moves.items():
         if source.exists():
             source.rename(target)
@@ -176,22 +212,20 @@ def _link_library(own: Path, repositories: Iterable[Path]) -> None:
         link.replace(own)
 
 
-def _change(config: Any, net: Any, tokenize: Any, runtime: str, device: str) -> None:
+def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
     """Turn `config` from the ensemble's into the merged model's: with the same tensors, and the steps' parameters."""
     config.ClearField("ensemble_scheduling")
     config.ClearField("platform")
-    if device == "gpu":
+    hosting = hosting_of(net)
+    group = config.instance_group.add(count=hosting.instances, kind=hosting.kind)
+    if hosting.kind == KIND_GPU:
         # One net, on the GPU that the configuration names, or on the first one that the process sees.
-        gpus = [number for group in net.instance_group for number in group.gpus] or [0]
-        config.instance_group.add(count=GPU_INSTANCES, kind=KIND_GPU, gpus=gpus[:1])
-    else:
-        # An instance of a shared net only tokenizes, since the net runs in a thread of its own.
-        config.instance_group.add(count=1 if SHARED_NET in net.parameters else INSTANCES, kind=KIND_CPU)
+        group.gpus.extend([number for each in net.instance_group for number in each.gpus][:1] or [0])
     config.model_warmup.extend(tokenize.model_warmup)
     settings = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
-    for key in (OPERATORS_SHA256, ROWS_FILE):  # the operators are in the backend's library
+    for key in (OPERATORS_SHA256, ROWS_FILE, VARIANT):  # the operators are in the backend's library
         settings.pop(key, None)
-    own = {MODEL_FILE: f"{NET}/{_model_file(net, device)}", ONNXRUNTIME: runtime}
+    own = {MODEL_FILE: f"{NET}/{_model_file(net)}", ONNXRUNTIME: runtime}
     for key, value in (settings | own).items():
         config.parameters[key].string_value = value
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from hfx import native
 from hfx.errors import CheckpointUnsupported, HfxError, RepositoryError, UsageError
+from hfx.exporter.adapters.adapted import ADAPTED
 from hfx.exporter.adapters.adapter_config import ALONE, MERGE
 from hfx.exporter.adapters.fit import check_fit, task_model
 from hfx.exporter.adapters.folder import Adapter, find_adapters, is_adapter, read_adapter
@@ -19,9 +20,10 @@ from hfx.exporter.adapters.head import read_head
 from hfx.exporter.adapters.merge import merged_checkpoint, task_of
 from hfx.exporter.adapters.part import AdapterPart, Donor, donors, same_versions
 from hfx.exporter.adapters.pool import Rooms
+from hfx.exporter.adapters.steps import STEPS
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export, make_plan, without_gate
+from hfx.exporter.pipeline import export, make_plan
 from hfx.exporter.source import Checkpoint, open_checkpoint
 from hfx.manifest import Manifest
 from hfx.names import Kind, check_name
@@ -186,8 +188,9 @@ def _export(chosen: AdapterSet, adapter: Adapter, published: list[Donor], gate: 
             published=published,
             donor=next((each for each in published if _makes(plan, chosen.rooms[group], each)), None),
         )
-        whole = replace(plan, adapter=part)
-        return export(whole, lambda title: nullcontext(), None if gate else without_gate(whole))
+        variant = next(each for each in ADAPTED if each.precision == plan.built["cpu"])
+        whole = replace(plan, variants={"cpu": (variant(part, plan.max_length),)}, strict=True)
+        return export(whole, lambda title: nullcontext(), [step for step in STEPS if gate or not step.gate])
 
 
 def _makes(plan: EncoderPlan, rooms: Rooms, donor: Donor) -> bool:

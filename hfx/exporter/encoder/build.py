@@ -15,12 +15,12 @@ from onnx_ir.passes import common as passes
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.encoder.kinds import EncoderKind
-from hfx.exporter.encoder.plan import OPSET
 from hfx.exporter.encoder.pooled_graph import append_pooling, sum_by_operators
 from hfx.exporter.encoder.ragged import assign, flatten_inputs
 from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
 from hfx.exporter.graph.writer import check
 from hfx.exporter.options import Exporter
+from hfx.exporter.plan import OPSET
 from hfx.exporter.quiet import quiet_libraries
 from hfx.repository.config_pbtxt import TensorSpec
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from hfx import names
-from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
+from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter.encoder import gate
-from hfx.exporter.encoder.fusion import rows_file
 from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.tokenizer import with_embeddings
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
-from hfx.local import Device, Request, Tensors, read_config
+from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.tasks import TASKS
 
@@ -39,7 +33,7 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     checked = gate.check_tokens(model, plan.kind, artefacts.tokenizer, reference)
     recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))
     write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
-    return replace(artefacts, reference=reference, tokenizing=model, parity={"tokenized_alike": checked})
+    return replace(artefacts, reference=reference, parity={"tokenized_alike": checked})
 
 
 def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request) -> bool:
@@ -57,92 +51,33 @@ def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request
 
 
 def compare(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> EncoderArtefacts:
-    """Compare the file for `device` with the checkpoint.
+    """Compare the net for `device` with the checkpoint.
 
     Raises VerificationFailed, with the figures, if it differs too much.
     """
     assert artefacts.reference is not None
-    model = artefacts.tokenizing if device == "cpu" else opened(plan, artefacts, device)
-    assert model is not None
-    precision = plan.built[device]
-    figures = gate.measure(model, plan.kind, artefacts.reference)
-    math = plan.cpu_math if device == "cpu" else "fp32"
-    what = f"The {precision} file for {device.upper()}{' in bfloat16' if math == 'bf16' else ''}"
-    gate.judge(what, figures, gate.limits(precision, plan.max_drop, math, labelled=bool(plan.verify_data)))
-    measured = {"precision": precision, "kind": model.kind, **figures.as_json()}
-    rows = rows_file(artefacts.net_folder(plan) / artefacts.files[device])
-    if device == "gpu" and rows.exists():
-        measured["rows_file"] = _compare_rows(plan, artefacts, model, rows)
-    return replace(artefacts, parity={**artefacts.parity, device: measured})
-
-
-def _compare_rows(plan: EncoderPlan, artefacts: EncoderArtefacts, model: LocalModel, path: Path) -> dict[str, Any]:
-    """Compare the file of rectangular batches with the checkpoint, on the provider that runs `model`.
-
-    Return the figures. Raises VerificationFailed, with the figures, if it differs too much.
-    """
-    assert artefacts.reference is not None
-    net = RowsNet(model, read_config(path.parent.parent / "configs" / "gpu.pbtxt"), path)
-    figures = gate.measure(model, plan.kind, artefacts.reference, net.run)
-    limits = gate.limits(plan.built["gpu"], plan.max_drop, labelled=bool(plan.verify_data))
-    # Batches are padded to different widths here, and kernels for GPUs depend on the width.
-    gate.judge(f"{path.name}, the graph of rectangular batches,", figures, replace(limits, batch_delta=None))
-    return figures.as_json()
-
-
-class RowsNet:
-    """Runs the graph of rectangular batches on the encoded requests of an open model, one padded row for a sequence.
-
-    Each batch ends with a row of padding, as those that fill a batch up to a size of which there are few.
-    """
-
-    def __init__(self, model: LocalModel, config: dict[str, Any], path: Path) -> None:
-        from hfx.python_backends.onnxruntime.sessions import open_session
-
-        settings = model.encoder.settings
-        self._padding = {names.INPUT_IDS: settings.pad_id, names.TOKEN_TYPE_IDS: settings.pad_type_id}
-        self._model, self._session = model, open_session(config, path, model.kind, 0)
-
-    def run(self, encoded: Sequence[Tensors]) -> list[Tensors]:
-        """Return the outputs for each request: [1, ...], or [1, sequences, ...] for requests of several sequences."""
-        size = self._model.max_batch_size
-        chunks = (encoded[start : start + size] for start in range(0, len(encoded), size))
-        return [outputs for chunk in chunks for outputs in self._batch(chunk)]
-
-    def _batch(self, encoded: Sequence[Tensors]) -> list[Tensors]:
-        leads = [request[names.ATTENTION_MASK].shape[:-1] for request in encoded]
-        counts = [int(np.prod(lead)) for lead in leads]
-        width = max(request[names.ATTENTION_MASK].shape[-1] for request in encoded)
-        feed = {}
-        for name in (tensor.name for tensor in self._session.inputs):
-            feed[name] = np.full((sum(counts) + 1, width), self._padding.get(name, 0), np.int32)
-            rows = (row for request in encoded for row in request[name].reshape(-1, request[name].shape[-1]))
-            for target, row in zip(feed[name], rows, strict=False):
-                target[: len(row)] = row
-        outputs = self._session.run(feed, self._model.layout.outputs)
-        ends = np.cumsum(counts)[:-1]
-        split = {name: np.split(value[: sum(counts)], ends) for name, value in outputs.items()}
-        return [
-            {name: parts[at].reshape(*lead, *parts[at].shape[1:]) for name, parts in split.items()}
-            for at, lead in enumerate(leads)
-        ]
+    net = artefacts.nets[device]
+    every = gate.Gate(plan.kind, artefacts.reference, plan.max_drop, bool(plan.verify_data))
+    figures = net.variant.compare(net, net.variant.open(artefacts.staging.root, plan.name), every)
+    return replace(artefacts, parity={**artefacts.parity, device: figures})
 
 
 def measure(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> EncoderArtefacts:
-    """Measure the task's metric on the user's data, for torch and for the file for `device`.
+    """Measure the task's metric on the user's data, for torch and for the net for `device`, unless it was done before.
 
     Raises VerificationFailed if the metric falls by more than --max-drop.
     """
-    results: dict[str, Any] = {}
-    model = opened(plan, artefacts, device)
+    results: dict[str, Any] = dict(artefacts.parity.get("data", {}))
+    if any(device in figures for figures in results.values()):
+        return artefacts
+    model = artefacts.nets[device].variant.open(artefacts.staging.root, plan.name)
     for file, (data, reference) in artefacts.answered.items():
         expected, metric = data.measured(plan.kind, reference.answers), data.metric(plan.kind)
         outputs = model.run(reference.encoded)
         answers = [model.answer(r, e, o) for r, e, o in zip(data.requests, reference.encoded, outputs, strict=True)]
         value = data.measured(plan.kind, answers)
         check_drop(plan, metric, file, device, expected, value)
-        before = artefacts.parity.get("data", {}).get(file)
-        figures = before or {"metric": metric, "rows": len(data.targets), "torch": expected}
+        figures = results.get(file) or {"metric": metric, "rows": len(data.targets), "torch": expected}
         results[file] = {**figures, device: value}
     return replace(artefacts, parity={**artefacts.parity, "data": results})
 
@@ -157,18 +92,10 @@ def answer_data_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Enco
     return replace(artefacts, answered=answered)
 
 
-def opened(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> LocalModel:
-    """Open the files for a device on that device; open files for GPUs on the CPU if there is no GPU."""
-    if device == "gpu":
-        with suppress(UsageError):
-            return LocalModel.open(artefacts.staging.root, plan.name, "gpu", "GPU")
-    return LocalModel.open(artefacts.staging.root, plan.name, device, "CPU")
-
-
 def _reference(
     plan: EncoderPlan, artefacts: EncoderArtefacts, requests: Sequence[Request]
 ) -> tuple[LocalModel, gate.Reference]:
-    """Return the model that tokenizes `requests` (the CPU's, if there is one), and the checkpoint's answers."""
+    """Return the model that tokenizes `requests`, on the CPU, and the checkpoint's answers."""
     model = LocalModel.open(artefacts.staging.root, plan.name, next(iter(plan.built)), "CPU")
     reference = gate.make_reference(model, requests, artefacts.model, artefacts.inputs, artefacts.pooler)
     return model, reference

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import struct
 from collections.abc import Mapping
@@ -11,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from hfx import names, native
-from hfx.exporter.encoder.fusion import rows_file
 from hfx.exporter.encoder.kinds.kind import Settings
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
-from hfx.exporter.runtime import CpuChoice
 from hfx.exporter.tokenizer import pad_id, vocab_limit
+from hfx.exporter.variants.variant import Net
 from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.admission import Bound
-from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, ROWS_FILE, SKIPS_PADDING
 from hfx.python_backends.tasks import TOKENIZING
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
@@ -135,11 +132,8 @@ def _write_python_config(
     write_config(config, plan.command, folder / "config.pbtxt")
 
 
-def write_net(
-    plan: EncoderPlan, folder: Path, inputs: tuple[str, ...], files: dict[Device, str], choice: CpuChoice | None
-) -> None:
-    """Write the configurations of NAME_net; its version folder holds the ONNX `files` (device -> file name)."""
-    widest = {"max_width": str(plan.widths[-1])}
+def write_net(plan: EncoderPlan, folder: Path, inputs: tuple[str, ...], nets: Mapping[Device, Net]) -> None:
+    """Write the configurations of NAME_net, whose version folder holds the ONNX files of `nets`."""
     config = ModelConfig(
         name=plan.name + names.NET_SUFFIX,
         backend="onnxruntime",
@@ -148,37 +142,14 @@ def write_net(
         outputs=plan.net_outputs,
         item_shapes={names.ITEM_SHAPE: names.INPUT_IDS},
         batching=True,
-        parameters=widest,
+        parameters={"max_width": str(plan.widths[-1])},
         warmups=_width_warmups(plan, inputs),
     )
-    variants: dict[Device, ModelConfig] = {}
-    if "gpu" in files:
-        rows = rows_file(folder / "1" / files["gpu"])
-        given = widest | ({ROWS_FILE: rows.name} if rows.exists() else {})
-        variants["gpu"] = replace(
-            config, default_model_filename=files["gpu"], instance_kind="KIND_GPU", parameters=given
-        )
-    if choice is not None:
-        variants["cpu"] = replace(
-            config,
-            default_model_filename=files["cpu"],
-            instance_kind="KIND_CPU",
-            parameters=widest | choice.parameters(plan.threads),
-            cpu_accelerators=choice.accelerators,
-        )
     (folder / "configs").mkdir(exist_ok=True)
-    for device, variant in variants.items():  # the last one, for CPUs if there is one, is served by default
-        write_config(variant, plan.command, folder / "configs" / f"{device}.pbtxt")
-        write_config(variant, plan.command, folder / "config.pbtxt")
-
-
-def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
-    """Copy the library of native operators into `folder`, and return the parameters of NAME_net that name it."""
-    library = native.library()
-    if not (folder / library.name).exists():  # else a session may have it open
-        shutil.copyfile(library, folder / library.name)
-    named = {OPERATORS: library.name, OPERATORS_SHA256: hashlib.sha256(library.read_bytes()).hexdigest()}
-    return named | ({SKIPS_PADDING: "1"} if skips_padding else {})
+    for device in reversed(plan.built):  # the last one, for CPUs if there is one, is served by default
+        configured = nets[device].configured(config, plan.threads)
+        write_config(configured, plan.command, folder / "configs" / f"{device}.pbtxt")
+        write_config(configured, plan.command, folder / "config.pbtxt")
 
 
 def write_postprocess(plan: EncoderPlan, staging: Staging, tokenizer: Any) -> None:

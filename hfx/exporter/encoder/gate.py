@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from hfx import names
 from hfx.errors import CheckpointUnsupported, VerificationFailed
 from hfx.exporter.encoder.kinds import EncoderKind
-from hfx.exporter.options import CpuMath, Precision
 from hfx.exporter.progress import counted
 from hfx.exporter.ranking import rank_correlation
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
+from hfx.manifest import Manifest
 from hfx.python_backends.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Limits:
     ranks: float | None = None
 
 
-LIMITS: dict[Precision | CpuMath, Limits] = {
+LIMITS: dict[str, Limits] = {
     # float32 sums in another order: 1e-6 to 1e-5 over 12 layers. A wrong graph is off by more than 1e-2. Answers may
     # differ only where two scores are equal to the last bits.
     "fp32": Limits(agreement=0.995, drift=1e-4, delta=1e-3, batch_delta=0.0, ranks=0.999),
@@ -69,21 +69,28 @@ LIMITS: dict[Precision | CpuMath, Limits] = {
 }
 
 
-def limits(precision: Precision, max_drop: float | None, math: CpuMath = "fp32", labelled: bool = False) -> Limits:
-    """Return the limits of a file with this precision.
-
-    An fp32 file that is computed in bfloat16 (`math`) has limits of its own.
+def limits(accuracy: str, max_drop: float | None, labelled: bool = False) -> Limits:
+    """Return the limits of a file of this `accuracy`, a key of LIMITS.
 
     `max_drop` is the share of answers that the user allows to change. With `labelled` data, the ranking metric on that
     data replaces the rank correlation on the gate's own texts.
     """
-    chosen = LIMITS["bf16" if math == "bf16" else precision]
+    chosen = LIMITS[accuracy]
     if labelled:
         chosen = replace(chosen, ranks=None)
     if max_drop is None:
         return chosen
     ranks = None if chosen.ranks is None else min(chosen.ranks, 1.0 - max_drop)
     return replace(chosen, agreement=1.0 - max_drop, drift=max(chosen.drift, max_drop), ranks=ranks)
+
+
+def accuracy_of(manifest: Manifest, device: str) -> str:
+    """Return the accuracy of a published file for `device`: its precision, or the type that it is computed in.
+
+    Only a file for CPUs can be computed in another type than its own.
+    """
+    math = {"cpu": manifest.choices.get("cpu_math")}.get(device)
+    return str(math or getattr(manifest.precision, device))
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,25 @@ class Figures:
         return {
             name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in asdict(self).items()
         }
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What every file of an export is compared with, and how much it may differ: `limits` has the last two fields."""
+
+    kind: EncoderKind
+    reference: Reference
+    max_drop: float | None
+    labelled: bool
+
+    def passed(self, what: str, model: LocalModel, allowed: Limits, run: Run | None = None) -> Figures:
+        """Return the figures of `model`, or of another net that `run` runs.
+
+        Raises VerificationFailed, with the figures, if they are not within `allowed`; `what` names the file.
+        """
+        figures = measure(model, self.kind, self.reference, run)
+        judge(what, figures, allowed)
+        return figures
 
 
 def make_reference(

@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
@@ -22,77 +21,73 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import VerificationFailed
-from hfx.exporter import runtime
 from hfx.exporter.encoder import folders
-from hfx.exporter.encoder.build import remove, rename
-from hfx.exporter.encoder.comparisons import answer_data_in_torch, compare, measure, opened
+from hfx.exporter.encoder.build import rename
+from hfx.exporter.encoder.comparisons import answer_data_in_torch, compare, measure
 from hfx.exporter.encoder.linears import GraphView
-from hfx.exporter.encoder.nets import FILE_NAMES, EncoderArtefacts, choose_runtime, write_cpu_nets
+from hfx.exporter.encoder.nets import EncoderArtefacts, choose, discard, write
 from hfx.exporter.encoder.plan import EncoderPlan
-from hfx.exporter.mixed_precision import SEARCH, Search, fewest_kept
-from hfx.exporter.options import CpuRuntime
-from hfx.exporter.quantize.encoder import LEVELS, row_source
+from hfx.exporter.mixed_precision import EXACT, SEARCH, Search, fewest_kept
+from hfx.exporter.quantize.encoder import row_source
 from hfx.exporter.quantize.products import find_products
 from hfx.exporter.quantize.sensitivity import rank
+from hfx.exporter.runtime import ENCODER_RUNTIMES
+from hfx.exporter.variants import offered
+from hfx.exporter.variants.variant import Variant
 from hfx.local import Device, Tensors
-from hfx.python_backends.onnxruntime.config import OPERATORS
 
 # Products are ranked by some of the gate's texts: of at most so many tokens, in so many batches of so many texts.
 LONGEST_TEXT, BATCHES, BATCH = 64, 3, 4
+TRIED = "tried"  # the beginning of the names of files that are tried
 Check = Callable[[EncoderPlan, EncoderArtefacts, Device], EncoderArtefacts]
 
 
 def checked(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device, check: Check) -> EncoderArtefacts:
-    """Return the artefacts with the figures of `check`, or those of another file for CPUs if it refuses int8.
+    """Return the artefacts with the figures of `check`, or those of another net if it refuses one in int8.
 
     Raises VerificationFailed with --strict, in other precisions, and if an earlier export has found the products.
     """
     try:
         return check(plan, artefacts, device)
     except VerificationFailed as refusal:
-        if device != "cpu" or not plan.searches or artefacts.search is not None:
+        if not plan.searches(device) or artefacts.search:
             raise
-        return _search(plan, artefacts, refusal)
+        return _search(plan, artefacts, device, refusal)
 
 
-def final(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderPlan:
-    """Return the plan with the precision of the file for CPUs that is published."""
-    return plan if artefacts.search is None else replace(plan, cpu_precision=artefacts.search.precision)
-
-
-def _search(plan: EncoderPlan, refused: EncoderArtefacts, refusal: VerificationFailed) -> EncoderArtefacts:
-    """Return the artefacts of the fastest file that passes the gate. Raises VerificationFailed if fp32 does not."""
+def _search(
+    plan: EncoderPlan, refused: EncoderArtefacts, device: Device, refusal: VerificationFailed
+) -> EncoderArtefacts:
+    """Return the artefacts of the fastest net that passes the gate. Raises VerificationFailed if fp32 does not."""
     began = time.monotonic()
-    artefacts = answer_data_in_torch(plan, replace(refused, tokenizing=None))
-    ranking = _ranking(plan, artefacts)
-    mixed, runs = fewest_kept(len(ranking), lambda count: _attempt(plan, artefacts, [*ranking][:count]))
-    if mixed is not None:
-        _restore(plan, mixed)
-    exact = _written(replace(plan, cpu_precision="fp32", cpu_runtime=_exact_runtime(plan)), artefacts)
+    artefacts = answer_data_in_torch(plan, refused)
+    search = _Attempts(plan, artefacts, device)
+    ranking = _ranking(plan, artefacts, artefacts.nets[device].variant.levels)
+    mixed, runs = fewest_kept(len(ranking), lambda count: search.mixed([*ranking][:count]))
+    exact = search.exact()
     record = Search(
         precision="int8",
         kept=mixed.search.kept if mixed and mixed.search else (),
         products=len(ranking),
         reason=refusal.message,
         gate_runs=runs,
-        speedup=_speedup(plan, mixed, exact) if mixed else None,
+        speedup=search.speedup(mixed, exact) if mixed else None,
         ranking=ranking,
     )
     if mixed is None or not record.pays:
-        record = record.exact(plan.cpu_runtime)
-        result = _only_exact(plan, artefacts, exact)
-    else:
-        result = _only_mixed(plan, mixed)
+        record, mixed = record.exact(plan.cpu_runtime), None
+    result = search.published(mixed or exact)
+    if mixed is None:
+        result = _gated(plan, result, device)
     record = replace(record, seconds=round(time.monotonic() - began, 1))
     return replace(result, search=record, graph=None, choices={**result.choices, SEARCH: record.as_json()})
 
 
-def _ranking(plan: EncoderPlan, artefacts: EncoderArtefacts) -> dict[str, float]:
+def _ranking(plan: EncoderPlan, artefacts: EncoderArtefacts, levels: int) -> dict[str, float]:
     """Return the products and the error that each one alone adds in int8, the largest first."""
-    assert artefacts.graph is not None and artefacts.choice is not None
+    assert artefacts.graph is not None
     source = row_source(artefacts.graph)
     view = GraphView(source)
-    levels = LEVELS if artefacts.choice.runtime == "openvino" else runtime.weight_levels()
     return rank(source, view, find_products(view), _feeds(plan, artefacts), levels, plan.threads)
 
 
@@ -112,85 +107,66 @@ def _feeds(plan: EncoderPlan, artefacts: EncoderArtefacts) -> list[Mapping[str, 
     ]
 
 
-def _attempt(plan: EncoderPlan, artefacts: EncoderArtefacts, kept: list[str]) -> EncoderArtefacts | None:
-    """Return the artefacts of the file with the products `kept` in float32; None if the gate refuses it.
+class _Attempts:
+    """Writes nets for `device` in place of the one that `refused` has, each to a file of its own.
 
-    A file that passes is moved aside, so that the next one does not replace it.
+    Runtimes have mapped the earlier files into memory, so that their bytes must not change.
     """
-    assert artefacts.choice is not None
-    search = Search("int8", tuple(kept))
-    tried = replace(plan, searched=search, cpu_runtime=artefacts.choice.runtime)
-    made = replace(_written(tried, artefacts), search=search)
-    try:
-        passed = _gated(plan, made)
-    except VerificationFailed:
-        return None
-    rename(_file(plan, passed), _aside(plan, passed))
-    return passed
+
+    def __init__(self, plan: EncoderPlan, refused: EncoderArtefacts, device: Device) -> None:
+        self.plan, self.refused, self.device = plan, refused, device
+        self.number = 0
+
+    def mixed(self, kept: list[str]) -> EncoderArtefacts | None:
+        """Return the artefacts of the net with the products `kept` in float32; None if the gate refuses it."""
+        search = Search("int8", tuple(kept))
+        made = replace(self._written((self.refused.nets[self.device].variant,), search.kept), search=search)
+        try:
+            return _gated(self.plan, made, self.device)
+        except VerificationFailed:
+            return None
+
+    def exact(self) -> EncoderArtefacts:
+        """Return the artefacts of the fp32 net; native operators, if the user names them, are for int8."""
+        named = [each for each in ENCODER_RUNTIMES if each == self.plan.cpu_runtime]
+        ways = offered(self.device, EXACT)
+        return self._written(tuple(way for way in ways if way.runtime in named) or ways)
+
+    def speedup(self, mixed: EncoderArtefacts, exact: EncoderArtefacts) -> float:
+        """Return how many times as fast as in fp32 the mixed net computes, measured in turn."""
+        nets = {"mixed": mixed.nets[self.device], "exact": exact.nets[self.device]}
+        times = mixed.timer(self.plan).in_turn(nets)
+        means = {name: geometric_mean(each.values()) for name, each in times.items()}
+        return float(f"{means['exact'] / means['mixed']:.3g}")
+
+    def published(self, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+        """Return the artefacts whose net has its variant's file; the files of all others are removed."""
+        net = artefacts.nets[self.device]
+        discard([self.refused.nets[self.device]], net)
+        for path in net.path.parent.glob(f"{TRIED}*.onnx"):
+            discard([replace(net, path=path, parameters={})], net)
+        rename(net.path, net.path.with_name(net.variant.file))
+        net = replace(net, path=net.path.with_name(net.variant.file))
+        artefacts = replace(artefacts, nets={**artefacts.nets, self.device: net})
+        _configure(self.plan, artefacts)
+        return artefacts
+
+    def _written(self, variants: tuple[Variant, ...], kept: tuple[str, ...] = ()) -> EncoderArtefacts:
+        """Write the net of the fastest of `variants`, and the configuration with which it is opened."""
+        # Graphs and sessions of earlier files are in reference cycles: 2.5 GB after four files of a BERT-base.
+        gc.collect()
+        self.number += 1
+        nets = write(self.plan, self.refused, variants, kept)
+        made = choose(self.plan, self.refused, self.device, nets, f"{TRIED}{self.number}.onnx")
+        _configure(self.plan, made)
+        return made
 
 
-def _written(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Write the file of `plan` for CPUs with its configuration."""
-    assert plan.cpu_precision is not None
-    gc.collect()  # graphs and sessions of earlier files, in reference cycles: 2.5 GB after four files of a BERT-base
-    # Runtimes have mapped the earlier file into memory: its bytes must not change.
-    remove(artefacts.net_folder(plan) / FILE_NAMES[plan.cpu_precision])
-    made = choose_runtime(plan, write_cpu_nets(plan, artefacts))
-    folders.write_net(plan, made.net_folder(plan).parent, made.inputs, made.files, made.choice)
-    return made
+def _configure(plan: EncoderPlan, artefacts: EncoderArtefacts) -> None:
+    folders.write_net(plan, artefacts.net_folder(plan).parent, artefacts.inputs, artefacts.nets)
 
 
-def _gated(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+def _gated(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> EncoderArtefacts:
     """Return the artefacts with the figures of the gate and of the user's data. Raises VerificationFailed."""
-    compared = compare(plan, replace(artefacts, tokenizing=opened(plan, artefacts, "cpu")), "cpu")
-    measured = measure(plan, compared, "cpu") if plan.verify_data else compared
-    return replace(measured, tokenizing=None)
-
-
-def _file(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Path:
-    return artefacts.net_folder(plan) / artefacts.files["cpu"]
-
-
-def _aside(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Path:
-    return artefacts.net_folder(plan) / "passed.onnx"
-
-
-def _restore(plan: EncoderPlan, mixed: EncoderArtefacts) -> None:
-    """Move the file that passed last to its place; another one may have been tried since."""
-    remove(_file(plan, mixed))
-    rename(_aside(plan, mixed), _file(plan, mixed))
-
-
-def _exact_runtime(plan: EncoderPlan) -> CpuRuntime:
-    """Return --cpu-runtime for fp32; the native operators are for int8."""
-    return "auto" if plan.cpu_runtime == "native" else plan.cpu_runtime
-
-
-def _speedup(plan: EncoderPlan, mixed: EncoderArtefacts, exact: EncoderArtefacts) -> float:
-    """Return how many times as fast as in fp32 the mixed file computes, measured in turn."""
-    assert mixed.choice is not None and exact.choice is not None
-    files = {"mixed": (mixed.choice, _file(plan, mixed)), "exact": (exact.choice, _file(plan, exact))}
-    times = runtime.times_in_turn(files, mixed.inputs, plan.kind.item_rank, plan.threads, plan.max_length)
-    means = {name: geometric_mean(each.values()) for name, each in times.items()}
-    return float(f"{means['exact'] / means['mixed']:.3g}")
-
-
-def _only_mixed(plan: EncoderPlan, mixed: EncoderArtefacts) -> EncoderArtefacts:
-    """Return the artefacts of the mixed file, without the fp32 file."""
-    remove(mixed.net_folder(plan) / FILE_NAMES["fp32"])
-    folders.write_net(plan, mixed.net_folder(plan).parent, mixed.inputs, mixed.files, mixed.choice)
-    choice: dict[str, Any] = {**mixed.choices["cpu_runtime"], "requested": plan.cpu_runtime}
-    return replace(mixed, choices={**mixed.choices, "cpu_runtime": choice})
-
-
-def _only_exact(plan: EncoderPlan, artefacts: EncoderArtefacts, exact: EncoderArtefacts) -> EncoderArtefacts:
-    """Return the artefacts of the fp32 file, without the other files.
-
-    Raises VerificationFailed if the gate refuses it.
-    """
-    remove(artefacts.net_folder(plan) / FILE_NAMES["int8"])
-    assert artefacts.choice is not None
-    if artefacts.choice.operators:
-        (artefacts.net_folder(plan) / artefacts.choice.operators[OPERATORS]).unlink()
-    choices = {name: value for name, value in exact.choices.items() if name != "int8_weights"}
-    return _gated(replace(plan, cpu_precision="fp32"), replace(exact, choices=choices))
+    compared = compare(plan, artefacts, device)
+    return measure(plan, compared, device) if plan.verify_data else compared

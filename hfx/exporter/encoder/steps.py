@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Collection
 from dataclasses import replace
 
 from hfx import names
-from hfx.exporter.adapters.nets import compare_mixed, compiled_tokenizer, graph_inputs, write_adapted
-from hfx.exporter.adapters.part import link_to_donor
 from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.build import build_graph, clean
 from hfx.exporter.encoder.comparisons import answer_data_in_torch, answer_in_torch, compare, measure
 from hfx.exporter.encoder.masks import simplify_masks
-from hfx.exporter.encoder.mixed import checked, final
-from hfx.exporter.encoder.nets import EncoderArtefacts, choose_runtime, write_nets
-from hfx.exporter.encoder.one_hop import compile_and_prove
+from hfx.exporter.encoder.mixed import checked
+from hfx.exporter.encoder.nets import EncoderArtefacts, choose_nets, write_files
+from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.labelled_data import read_data
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
@@ -23,6 +21,8 @@ from hfx.exporter.tokenizer import pad_id
 from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.exporter.transformers_versions import gives_types
 from hfx.tasks.kinds import KIND
+
+VARIANTS = "variants"  # in the manifest's choices: device -> name of the variant
 
 
 def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -38,68 +38,63 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Compile the tokenizer for the C++ code of `hfx serve`, if it is proven to give the same ids."""
-    donor = plan.adapter.donor if plan.adapter else None
-    if not (compiled := donor and compiled_tokenizer(donor, artefacts.tokenizer)):
-        texts = [*bundled_texts(), *edge_texts(plan.max_length)]
-        compiled = compile_and_prove(plan, artefacts.tokenizer, texts)
+    texts = [*bundled_texts(), *edge_texts(plan.max_length)]
+    return with_compiled(artefacts, compile_and_prove(plan, artefacts.tokenizer, texts))
+
+
+def with_compiled(artefacts: EncoderArtefacts, compiled: Compiled) -> EncoderArtefacts:
+    """Return the artefacts with the compiled tokenizer."""
     return replace(artefacts, compiled=compiled, choices={**artefacts.choices, "tokenizer": compiled.as_json()})
 
 
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Build the float32 graph, unless the model shares its net with another one."""
-    if plan.adapter and plan.adapter.donor:
-        return replace(artefacts, inputs=graph_inputs(plan.adapter.donor, plan))
+    """Build the float32 graph."""
+    return with_graph(plan, artefacts)
+
+
+def with_graph(plan: EncoderPlan, artefacts: EncoderArtefacts, adapted: Collection[str] = ()) -> EncoderArtefacts:
+    """Return the artefacts with the float32 graph, in which the layers `adapted` stay apart."""
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
     types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
-    adapted = plan.adapter.rooms.ranks if plan.adapter else ()
-    with plan.adapter.on_backbone(artefacts.model) if plan.adapter else nullcontext():
-        graph = build_graph(artefacts.model, plan.kind, padding, artefacts.pooler, plan.exporter, types, adapted)
+    graph = build_graph(artefacts.model, plan.kind, padding, artefacts.pooler, plan.exporter, types, adapted)
     simplify_masks(graph, plan.max_length)
     graph = clean(graph)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
     return replace(artefacts, graph=graph, inputs=inputs)
 
 
-def write_files(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Write the ONNX files."""
-    return write_adapted(plan, artefacts) if plan.adapter else write_nets(plan, artefacts)
-
-
 def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Write everything but the ONNX files: configurations, tokenizer, Python backends."""
     folders.write_ensemble(plan, artefacts.staging, artefacts.inputs)
     folders.write_tokenizer(plan, artefacts.staging, artefacts.inputs, artefacts.tokenizer, artefacts.compiled)
-    folders.write_net(plan, artefacts.net_folder(plan).parent, artefacts.inputs, artefacts.files, artefacts.choice)
+    folders.write_net(plan, artefacts.net_folder(plan).parent, artefacts.inputs, artefacts.nets)
     folders.write_postprocess(plan, artefacts.staging, artefacts.tokenizer)
     return artefacts
 
 
 def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Compare each file with the checkpoint, and search for another file for CPUs if the one in int8 is refused.
+    """Compare each net with the checkpoint, and search for another one if one in int8 is refused.
 
-    Raises VerificationFailed, with the figures, if a file differs too much.
+    Raises VerificationFailed, with the figures, if a net differs too much.
     """
     for device in plan.built:
         artefacts = checked(plan, artefacts, device, compare)
-    if plan.adapter:
-        artefacts = compare_mixed(plan, artefacts)
-    return replace(artefacts, tokenizing=None, graph=artefacts.graph if plan.verify_data else None)
+    return replace(artefacts, graph=artefacts.graph if plan.verify_data else None)
 
 
 def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Measure the task's metric on the user's data, for torch and for each file."""
+    """Measure the task's metric on the user's data, for torch and for each net."""
     artefacts = answer_data_in_torch(plan, artefacts)
     for device in plan.built:
-        if device == "gpu" or artefacts.search is None:  # a search has measured the file that it found
-            artefacts = checked(plan, artefacts, device, measure)
+        artefacts = checked(plan, artefacts, device, measure)
     return artefacts
 
 
 def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Write the manifest. Files that a published model on the same backbone has are linked before."""
-    if plan.adapter and plan.adapter.donor:
-        link_to_donor(plan.adapter.donor, artefacts.staging.root, plan.name)
-    return seal(final(plan, artefacts), artefacts, artefacts.net_folder(plan) / next(iter(artefacts.files.values())))
+    """Write the manifest."""
+    variants = {VARIANTS: {device: net.variant.name for device, net in artefacts.nets.items()}}
+    sealed = replace(artefacts, choices={**artefacts.choices, **variants})
+    return seal(artefacts.published(plan), sealed, next(iter(artefacts.nets.values())).path)
 
 
 STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (
@@ -107,7 +102,7 @@ STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (
     Step("Compiling the tokenizer", compile_tokenizer),
     Step("Building the graph", build),
     Step("Writing ONNX files", write_files),
-    Step("Timing CPU runtimes", choose_runtime),
+    Step("Timing CPU runtimes", choose_nets),
     Step("Writing model folders", write_folders),
     Step("Running the checkpoint", answer_in_torch, gate=True),
     Step("Comparing answers", compare_answers, gate=True),

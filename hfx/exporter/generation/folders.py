@@ -5,6 +5,7 @@ Every input except the text is optional: the model's defaults apply to inputs th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hfx import names
 from hfx.exporter.generation.languages import read_languages
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.model_files import copy_files, write_config, write_json, write_tokenizer_json
-from hfx.exporter.runtime import Runtime
+from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.exporter.transformers_versions import cleans_up
 from hfx.local import Device
 from hfx.python_backends import deploy
@@ -47,7 +48,11 @@ NO_CACHE = (
     "No response_cache: Triton's cache knows a request by its tensors, and can't tell one that samples without a seed,",
     "whose next answer is another one, from one that has the same answer always.",
 )
-KINDS: dict[Device, str] = {"cpu": "KIND_CPU", "gpu": "KIND_GPU"}
+INSTANCES: dict[Device, dict[str, Any]] = {
+    "cpu": {"instance_kind": "KIND_CPU"},
+    "gpu": {"instance_kind": "KIND_GPU", "one_gpu": True},
+}
+LACKING: dict[Device, tuple[str, ...]] = {"gpu": ("cpu_runtime", "prefix_cache_mb")}  # parameters
 
 
 def _optional(name: str, data_type: str, dims: tuple[int, ...] = (1,)) -> TensorSpec:
@@ -96,37 +101,35 @@ def write_relay(plan: GeneratorPlan, staging: Staging) -> None:
     write_config(config, plan.command, folder / "config.pbtxt")
 
 
-def write_stream_configs(plan: GeneratorPlan, folder: Path, runtime: Runtime | None) -> None:
-    """Write config.pbtxt of NAME_stream, and one file for each device to configs/; `runtime` is the CPU's runtime."""
+def write_stream_configs(plan: GeneratorPlan, folder: Path, chosen: Mapping[Device, CpuChoice]) -> None:
+    """Write config.pbtxt of NAME_stream, and one file for each device to configs/; `chosen` has their runtimes."""
     (folder / "configs").mkdir(exist_ok=True)
     for device in reversed(plan.built):  # the CPU last: if both are built, its file is config.pbtxt
-        config = stream_config(plan, device, runtime)
+        config = stream_config(plan, device, chosen[device].runtime)
         write_config(config, plan.command, folder / "configs" / f"{device}.pbtxt")
         write_config(config, plan.command, folder / "config.pbtxt")
 
 
-def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime | None) -> ModelConfig:
+def stream_config(plan: GeneratorPlan, device: Device, runtime: Runtime) -> ModelConfig:
     """Return the configuration of the engine on one device: one instance, because the engine batches requests."""
-    of_the_cpu = {"cpu_runtime": runtime} if device == "cpu" and runtime else {}
-    has_prefixes = device == "cpu" and plan.kind.net_kind == "decoder"
+    parameters = {
+        "device": device,
+        "cpu_runtime": runtime,
+        "slots": str(plan.slots),
+        "max_queue_size": str(plan.max_queue),
+        "max_queue_seconds": str(MAX_QUEUE_SECONDS),
+        **({"prefix_cache_mb": str(DEFAULT_MB)} if plan.kind.net_kind == "decoder" else {}),
+        "intra_op_thread_count": str(plan.threads),
+        "drain_seconds": str(DRAIN_SECONDS),
+    }
     return ModelConfig(
         name=plan.name + names.STREAM_SUFFIX,
         backend="python",
         max_batch_size=MAX_BATCH_SIZE,
         inputs=STREAM_INPUTS,
         outputs=OUTPUTS,
-        instance_kind=KINDS[device],
-        one_gpu=device == "gpu",
-        parameters={
-            "device": device,
-            **of_the_cpu,
-            "slots": str(plan.slots),
-            "max_queue_size": str(plan.max_queue),
-            "max_queue_seconds": str(MAX_QUEUE_SECONDS),
-            **({"prefix_cache_mb": str(DEFAULT_MB)} if has_prefixes else {}),
-            "intra_op_thread_count": str(plan.threads),
-            "drain_seconds": str(DRAIN_SECONDS),
-        },
+        **INSTANCES[device],
+        parameters={name: value for name, value in parameters.items() if name not in LACKING.get(device, ())},
         decoupled=True,
         note=NO_CACHE,
     )

@@ -18,7 +18,7 @@ from hfx.exporter.generation.engine_folder import release_memory, write
 from hfx.exporter.generation.measure import NOISE, Figures, measure
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.reference import Reference
-from hfx.exporter.options import Precision
+from hfx.exporter.mixed_precision import Precision
 from hfx.exporter.quantize.generator import Formats
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
@@ -27,6 +27,7 @@ from hfx.python_backends.errors import ModelRefused, ProviderMissing, StepFailed
 
 # The providers that can run a device's files here, the best first: without a GPU, the CPU runs the files for GPUs.
 PROVIDERS: Mapping[Device, tuple[str, ...]] = {"cpu": ("CPU",), "gpu": ("CUDA", "CPU")}
+RESERVE: Runtime = "onnxruntime"  # runs every folder, also where the runtime that serves is not available
 KINDS: Mapping[str, Kind] = {"CPU": "CPU", "CUDA": "GPU"}
 # The limits of the usual and the worst error of logits at long texts, as multiples of the errors at short texts; a
 # limit is at least LEAST_ERROR. Correct engines (random and trained GPT-2, Llama, BART and T5, int8 in all runtimes)
@@ -62,18 +63,20 @@ LIMITS: Mapping[Precision, Limits] = {
     # tokens. With beams, one text of a hundred may differ: two hypotheses can have equal scores at any step, and the
     # final scores don't show such a tie, as the logits of a greedy text do.
     "fp32": Limits(agreement=0.999, greedy=1.0, beams=0.99, delta=NOISE),
-    "fp16": Limits(agreement=0.99),
+    # GPU libraries choose kernels by batch size, so the last bits always depend on it.
+    "fp16": Limits(agreement=0.99, batch_variant=None),
     "int8": Limits(agreement=0.99),
     "int4": Limits(agreement=0.99),
 }
 
 
-def limits(precision: Precision, max_drop: float | None, same_in_any_batch: bool = True) -> Limits:
+def limits(precision: Precision, max_drop: float | None, named: bool = False) -> Limits:
     """Return the limits of a precision; `max_drop` is the share of tokens that may change, as the user has set it.
 
-    Without `same_in_any_batch`, texts that differ in another batch are recorded and allowed.
+    A runtime that the user has `named` is published in spite of texts that differ in another batch; the manifest has
+    their number.
     """
-    chosen = replace(LIMITS[precision], batch_variant=0 if same_in_any_batch else None)
+    chosen = replace(LIMITS[precision], batch_variant=None) if named else LIMITS[precision]
     if max_drop is None:
         return chosen
     share = 1.0 - max_drop
@@ -197,22 +200,22 @@ class Gate:
     reference: Reference
     measure_data: Callable[[Comparison], DataFigures]
 
-    def compare_cpu(self, choice: CpuChoice) -> tuple[Comparison, CpuChoice]:
-        """Compare the CPU's folder on the runtime of `choice`, and return the runtime to publish as well.
+    def compare_all(self, device: Device, choice: CpuChoice) -> tuple[Comparison, CpuChoice]:
+        """Compare the folder of `device` on the runtime of `choice`, and return the runtime to publish as well.
 
         ONNX Runtime is compared in any case, because it serves where the other runtime is not available. It is also
         published if the other runtime is beyond the limits in all formats and the user left the choice to hfx.
         """
-        if choice.runtime != "onnxruntime":
+        if choice.runtime != RESERVE:
             try:
-                return self.compare("cpu", (choice.runtime, "onnxruntime")), choice
+                return self.compare(device, (choice.runtime, RESERVE)), choice
             except VerificationFailed as failure:
-                if self.plan.cpu_runtime != "auto":
+                if self.plan.names_runtime:
                     raise
                 refused = {**choice.refused, choice.runtime: failure.message}
-            write(self.plan, self.version, "cpu", ("onnxruntime",))
-            choice = replace(choice, runtime="onnxruntime", refused=refused)
-        return self.compare("cpu", ("onnxruntime",)), choice
+            write(self.plan, self.version, device, (RESERVE,))
+            choice = replace(choice, runtime=RESERVE, refused=refused)
+        return self.compare(device, (RESERVE,)), choice
 
     def compare(self, device: Device, runtimes: tuple[Runtime, ...]) -> Comparison:
         """Compare the engine folder of `device`, and write it in the next formats if one of `runtimes` fails.
@@ -221,10 +224,7 @@ class Gate:
         all `runtimes` are within the limits, or if the figures on the user's data are too low.
         """
         plan = self.plan
-        # GPU libraries choose kernels by batch size, so the last bits always depend on it. A runtime that the user has
-        # named is published in spite of such differences, and the manifest has the figure.
-        same = device == "cpu" and plan.cpu_runtime == "auto"
-        precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, same)
+        precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, plan.names_runtime)
         tried: list[Mapping[str, Any]] = []
         for formats in plan.formats(device):
             if tried:
@@ -245,7 +245,7 @@ class Gate:
         Returns None if one of `runtimes` is beyond the limits, or if its figures on the user's data are too low.
         """
         plan = self.plan
-        precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, plan.cpu_runtime == "auto")
+        precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, plan.names_runtime)
         write(plan, self.version, device, runtimes, formats)
         try:
             provider, measured, refusal = self._by_provider(device, runtimes, allowed)
@@ -267,7 +267,7 @@ class Gate:
                 if provider == PROVIDERS[device][-1]:
                     raise
             except ModelRefused as refusal:
-                if (device, provider) == ("gpu", "CPU"):
+                if provider != PROVIDERS[device][0]:
                     return provider, {}, refusal.message
                 raise VerificationFailed(
                     f"The {device.upper()}'s engine can't run here: {refusal.message}.", refusal.fix

@@ -9,53 +9,56 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation.engine_folder import read_net, release_memory, write, write_engine_folder
-from hfx.exporter.generation.gate import Comparison, Gate
+from hfx.exporter.generation.gate import RESERVE, Comparison, Gate
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.runtimes import seconds_of
-from hfx.exporter.mixed_precision import Search, fewest_kept
+from hfx.exporter.mixed_precision import EXACT, Search, fewest_kept
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.exporter.quantize.linears import rank_linears
 from hfx.exporter.runtime import CpuChoice, Runtime, weight_levels
+from hfx.local import Device
 
-EXACT = "exact"  # the folder of the fp32 engine, beside the CPU's, while both are measured
+EXACT_FOLDER = "exact"  # the folder of the fp32 engine, beside the CPU's, while both are measured
 
 
-def compare_cpu(gate: Gate, choice: CpuChoice) -> tuple[Comparison, CpuChoice, Search | None]:
-    """Compare the CPU's engine folder, or find another one; return the runtime to publish and the search's record.
+def compare(gate: Gate, device: Device, choice: CpuChoice) -> tuple[Comparison, CpuChoice, Search | None]:
+    """Compare the engine folder of `device`, or find another one; return the runtime to publish and a search's record.
 
     Raises VerificationFailed with --strict, in other precisions, and if an earlier export has found the linears.
     """
     try:
-        return (*gate.compare_cpu(choice), gate.plan.searched)
+        return (*gate.compare_all(device, choice), None)
     except VerificationFailed as refusal:
-        if not gate.plan.searches:
+        if not gate.plan.searches(device):
             raise
-        return _search(gate, choice, refusal)
+        return _search(gate, device, choice, refusal)
 
 
-def final(plan: GeneratorPlan, search: Search | None) -> GeneratorPlan:
-    """Return the plan with the precision of the engine for CPUs that is published."""
-    return plan if search is None else replace(plan, cpu_precision=search.precision)
+def final(plan: GeneratorPlan, searches: Mapping[Device, Search]) -> GeneratorPlan:
+    """Return the plan with the precisions of the engines that are published."""
+    return replace(plan, built=plan.built | {device: search.precision for device, search in searches.items()})
 
 
-def _search(gate: Gate, choice: CpuChoice, refusal: VerificationFailed) -> tuple[Comparison, CpuChoice, Search]:
+def _search(
+    gate: Gate, device: Device, choice: CpuChoice, refusal: VerificationFailed
+) -> tuple[Comparison, CpuChoice, Search]:
     began, plan = time.monotonic(), gate.plan
-    runtimes: tuple[Runtime, ...] = tuple(dict.fromkeys((choice.runtime, "onnxruntime")))
-    formats, precision, levels = plan.formats("cpu")[-1], plan.cpu_precision, weight_levels()
-    assert precision == "int8" or precision == "int4"
+    runtimes: tuple[Runtime, ...] = tuple(dict.fromkeys((choice.runtime, RESERVE)))
+    formats, levels = plan.formats(device)[-1], weight_levels()
     ranking = rank_linears(read_net(plan.checkpoint, formats, levels, plan.max_length), formats, levels)
     release_memory()
     order = tuple(ranking)
     found, runs = fewest_kept(
-        len(order), lambda count: gate.attempt("cpu", runtimes, replace(formats, kept=order[:count]))
+        len(order), lambda count: gate.attempt(device, runtimes, replace(formats, kept=order[:count]))
     )
     record = Search(
-        precision,
+        formats.precision,
         kept=found.formats.kept if found else (),
         products=len(order),
         reason=refusal.message,
@@ -63,28 +66,28 @@ def _search(gate: Gate, choice: CpuChoice, refusal: VerificationFailed) -> tuple
         ranking=ranking,
     )
     if found is not None:
-        write(plan, gate.version, "cpu", runtimes, found.formats)  # another one may have been tried since
-        record = replace(record, speedup=_speedup(plan, gate.version, choice.runtime))
+        write(plan, gate.version, device, runtimes, found.formats)  # another one may have been tried since
+        record = replace(record, speedup=_speedup(plan, gate.version / device, choice.runtime))
     if found is None or not record.pays:
         record = record.exact(plan.cpu_runtime)
-        found, choice = _exact(gate, choice, record)
+        found, choice = _exact(gate, device, choice, record)
     return found, choice, replace(record, seconds=round(time.monotonic() - began, 1))
 
 
-def _speedup(plan: GeneratorPlan, version: Path, runtime: Runtime) -> float:
-    """Return how many times as fast as in fp32 the engine folder answers, measured in turn."""
-    exact = version / EXACT
+def _speedup(plan: GeneratorPlan, folder: Path, runtime: Runtime) -> float:
+    """Return how many times as fast as in fp32 the engine in `folder` answers, measured in turn."""
+    exact = folder.with_name(EXACT_FOLDER)
     try:
-        write_engine_folder(plan.checkpoint, exact, FORMATS["fp32"], weight_levels(), plan.max_length)
-        times = seconds_of(plan, {"mixed": (version / "cpu", runtime), EXACT: (exact, "onnxruntime")})
+        write_engine_folder(plan.checkpoint, exact, FORMATS[EXACT], weight_levels(), plan.max_length)
+        times = seconds_of(plan, {"mixed": (folder, runtime), EXACT: (exact, RESERVE)})
     finally:
         shutil.rmtree(exact, ignore_errors=True)
         release_memory()
     return float(f"{times[EXACT] / times['mixed']:.3g}")
 
 
-def _exact(gate: Gate, choice: CpuChoice, record: Search) -> tuple[Comparison, CpuChoice]:
+def _exact(gate: Gate, device: Device, choice: CpuChoice, record: Search) -> tuple[Comparison, CpuChoice]:
     """Write and compare the fp32 engine. Raises VerificationFailed if the gate refuses it."""
-    exact = replace(gate, plan=final(gate.plan, record))
-    write(exact.plan, gate.version, "cpu", ("onnxruntime",))
-    return exact.compare_cpu(replace(choice, runtime="onnxruntime"))
+    exact = replace(gate, plan=final(gate.plan, {device: record}))
+    write(exact.plan, gate.version, device, (RESERVE,))
+    return exact.compare_all(device, replace(choice, runtime=RESERVE))

@@ -13,9 +13,9 @@ from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import GenerationTask, choose_task
 from hfx.exporter.graph.blocks import Kind
-from hfx.exporter.mixed_precision import Search
+from hfx.exporter.mixed_precision import FINER
 from hfx.exporter.options import CpuRuntime, ExportOptions, checked_max_length
-from hfx.exporter.plan import Plan, common_fields, refuse_options
+from hfx.exporter.plan import GENERATORS, Plan, common_fields, refuse_options
 from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import refuse_misread
@@ -43,8 +43,7 @@ class GeneratorPlan(Plan):
 
     `max_length` is the limit in tokens of a decoder's prompt and output together, or of an encoder-decoder's output.
     `max_source` is the limit of the text that an encoder reads (None without an encoder). `slots` rows are decoded at a
-    time, and `max_queue` requests may be queued. A `strict` export publishes the precision for CPUs that was asked for,
-    or nothing. `searched` is what an earlier export found out about it, and is repeated.
+    time, and `max_queue` requests may be queued.
     """
 
     kind: GenerationTask
@@ -52,18 +51,11 @@ class GeneratorPlan(Plan):
     max_source: int | None
     slots: int
     max_queue: int
-    strict: bool = False
-    searched: Search | None = None
-
-    @property
-    def searches(self) -> bool:
-        """Whether the export searches for another file for CPUs if the gate refuses all formats of the precision."""
-        return self.cpu_precision in ("int8", "int4") and not self.strict and self.searched is None
 
     def formats(self, device: Device) -> tuple[Formats, ...]:
         """Return the formats to try for a device, the fastest first."""
         tried = FORMATS_TRIED[self.built[device]]
-        kept = self.searched.kept if self.searched and device == "cpu" else ()
+        kept = self.searched.kept if self.searched and self.built[device] in FINER else ()
         return (replace(tried[-1], kept=kept),) if kept else tried
 
     def details(self) -> dict[str, object]:
@@ -74,7 +66,6 @@ class GeneratorPlan(Plan):
             "max_queue": self.max_queue,
             "defaults": dict(self.settings.defaults),
             "prefix": self.settings.prefix,
-            "strict": self.strict if self.cpu_precision in ("int8", "int4") else None,
         }
 
 
@@ -91,11 +82,7 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
     refuse_options(options, ENCODER_OPTIONS, task.task)
     _refuse_half(checkpoint, task.net_kind)
     _refuse_openvino(options.cpu_runtime)
-    if options.searched is not None and options.searched.precision == "fp32":
-        options = replace(options, quantize=False, precision=None)
-    common = common_fields(checkpoint, options, int4=True)
-    if options.strict and common["cpu_precision"] not in ("int8", "int4"):
-        raise UsageError("--strict is for files in int8 and int4.", "Leave it out, or add --quantize.")
+    common = common_fields(checkpoint, options, GENERATORS)
     positions, source = longest_texts(checkpoint, task.net_kind)
     notes: tuple[str, ...] = ()
     if family.unbounded and options.max_length is None:
@@ -117,8 +104,6 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
         slots=slots,
         max_queue=QUEUED_A_SLOT * slots,
         notes=notes,
-        strict=options.strict,
-        searched=options.searched,
     )
 
 

@@ -10,10 +10,13 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from hfx.errors import CheckpointUnsupported
+from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.generation.engine_folder import release_memory, write
 from hfx.exporter.generation.plan import GeneratorPlan
-from hfx.exporter.runtime import CpuChoice, Runtime, interleave, last_line, possible_runtimes
+from hfx.exporter.mixed_precision import FINER, Precision
+from hfx.exporter.options import CpuRuntime
+from hfx.exporter.runtime import CpuChoice, Runtime, interleave, last_line, why_no_native
+from hfx.local import Device
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.spec import NATIVE, read_spec
@@ -23,21 +26,27 @@ RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime")  # the fastest first
 PROMPT, TOKENS = 16, 16  # the lengths of the test request's prompt and of its answer
 
 
-def write_for_cpu(plan: GeneratorPlan, version: Path) -> None:
-    """Write the CPU's engine folder for the runtimes that may serve it.
+def possible_runtimes(requested: CpuRuntime, precision: Precision) -> tuple[Runtime, ...]:
+    """Return the runtimes that can serve `precision` on this machine, or only the `requested` one if it can.
 
-    Raises UsageError if the user names a runtime that can't serve it.
+    Raises UsageError if `requested` are native operators that can't run here.
     """
-    write(plan, version, "cpu", possible_runtimes(plan.cpu_runtime, plan.cpu_precision, RUNTIMES))
+    if precision not in FINER:
+        return RUNTIMES[1:]
+    missing = why_no_native()
+    if missing and requested == NATIVE:
+        raise UsageError(f"--cpu-runtime {requested}: {missing}.", "Use --cpu-runtime auto.")
+    possible = RUNTIMES[1:] if missing else RUNTIMES
+    return tuple(runtime for runtime in possible if runtime == requested) or possible
 
 
-def choose(plan: GeneratorPlan, version: Path) -> CpuChoice:
-    """Return the runtime of the CPU's engine folder; native operators must answer a request first.
+def choose(plan: GeneratorPlan, version: Path, device: Device) -> CpuChoice:
+    """Return the runtime of the engine folder of `device`; native operators must answer a request first.
 
     If native operators can't answer, write the folder for ONNX Runtime instead. Raises CheckpointUnsupported if the
     user has named native operators.
     """
-    folder = version / "cpu"
+    folder = version / device
     if read_spec(folder).runtime != NATIVE:
         return CpuChoice("onnxruntime")
     try:
@@ -51,7 +60,7 @@ def choose(plan: GeneratorPlan, version: Path) -> CpuChoice:
             ) from error
     finally:
         release_memory()
-    write(plan, version, "cpu", ("onnxruntime",))
+    write(plan, version, device, ("onnxruntime",))
     return CpuChoice("onnxruntime", refused={NATIVE: reason})
 
 

@@ -40,11 +40,12 @@ from hfx.exporter.labelled_data import LabelledData, read_data
 from hfx.exporter.mixed_precision import SEARCH, Search
 from hfx.exporter.model_files import copy_files
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
-from hfx.exporter.runtime import Runtime
+from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
 from hfx.exporter.tokenizer import load_tokenizer, require_embeddings, with_embeddings
 from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, same_texts, write_recorded
+from hfx.local import Device
 from hfx.local.generator import LocalGenerator
 from hfx.python_backends import deploy
 from hfx.python_backends.engine.spec import EngineSpec, read_spec
@@ -58,10 +59,11 @@ class GeneratorArtefacts(Artefacts):
 
     labelled: dict[str, LabelledData] = field(default_factory=dict)  # read_tokenizer
     version: Path = Path()  # write_engines: NAME_stream/1
+    chosen: dict[Device, CpuChoice] = field(default_factory=dict)  # choose_runtime
     reference: Reference | None = None  # answer_in_torch
     recorded: Recorded | None = None  # answer_in_torch
     data: tuple[DataReference, ...] = ()  # answer_in_torch
-    search: Search | None = None  # compare_engines: after the gate has refused all formats
+    searches: dict[Device, Search] = field(default_factory=dict)  # compare_engines: after the gate has refused formats
 
     def first_spec(self, plan: GeneratorPlan) -> EngineSpec:
         """Return the engine.json of the first device."""
@@ -81,22 +83,20 @@ def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Generat
     """Write the graphs and weights of each device, directly from the checkpoint's tensors."""
     version = copy_files(artefacts.staging.folder(plan.name + names.STREAM_SUFFIX), deploy.stream_files())
     for device in plan.built:
-        if device == "cpu":
-            runtimes.write_for_cpu(plan, version)
-        else:
-            write(plan, version, device, ("onnxruntime",))
+        write(plan, version, device, runtimes.possible_runtimes(plan.cpu_runtime, plan.built[device]))
     return replace(artefacts, version=version)
 
 
 def choose_runtime(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
-    """Choose the CPU runtime that serves."""
-    return replace(artefacts, choice=runtimes.choose(plan, artefacts.version)) if "cpu" in plan.built else artefacts
+    """Choose the runtime that serves on each device."""
+    chosen = {device: runtimes.choose(plan, artefacts.version, device) for device in plan.built}
+    return replace(artefacts, chosen=chosen)
 
 
 def write_folders(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Write everything besides the engines: configurations, tokenizer, settings."""
     folders.write_relay(plan, artefacts.staging)
-    folders.write_stream_configs(plan, artefacts.version.parent, artefacts.choice.runtime if artefacts.choice else None)
+    folders.write_stream_configs(plan, artefacts.version.parent, artefacts.chosen)
     folders.write_text_files(plan, artefacts.version, artefacts.tokenizer, artefacts.first_spec(plan))
     return artefacts
 
@@ -154,7 +154,8 @@ def _long_reader(plan: GeneratorPlan, artefacts: GeneratorArtefacts, generator: 
 def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
     """Compare every engine with the checkpoint, by ids, on the user's data, and then as text.
 
-    If the CPU's is refused, another one may take its place. Raises VerificationFailed if one differs too much.
+    If one in int8 or int4 is refused, another one may take its place.
+    Raises VerificationFailed if one differs too much.
     """
     assert artefacts.reference is not None
     comparer = gate.Gate(plan, artefacts.version, artefacts.reference, partial(_measured, plan, artefacts))
@@ -162,25 +163,22 @@ def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
         each.file: {"metric": plan.kind.metric_name, "rows": len(each.data.targets), "torch": each.torch}
         for each in artefacts.data
     }
-    parity, formats, choice, search = dict(artefacts.parity), {}, artefacts.choice, plan.searched
+    parity, formats, chosen, searches = dict(artefacts.parity), {}, dict(artefacts.chosen), dict[Device, Search]()
     for device in plan.built:
-        if device == "cpu":
-            assert choice is not None
-            compared, choice, search = mixed.compare_cpu(comparer, choice)
-            folders.write_stream_configs(plan, artefacts.version.parent, choice.runtime)
-        else:
-            compared = comparer.compare(device, ("onnxruntime",))
+        compared, chosen[device], search = mixed.compare(comparer, device, chosen[device])
+        searches |= {device: search} if search else {}
+        folders.write_stream_configs(plan, artefacts.version.parent, chosen)
         # Texts are compared for the runtime that serves only: its reserve turns ids into text by the same code.
         texts = _same_texts(plan, artefacts, compared) if compared.served else None
         parity[device], formats[device] = compared.parity(texts), compared.choice
         for number, (runtime, values) in enumerate(compared.data.items()):
             for file, value in values.items():
                 data[file][f"{device} {runtime}" if number else device] = value
-    searched = {} if search is None else {SEARCH: search.as_json()}
-    choices = {**artefacts.choices, "formats": formats, **searched}
+    search = next(iter(searches.values()), plan.searched)
+    choices = {**artefacts.choices, "formats": formats, **({SEARCH: search.as_json()} if search else {})}
     if data:
         parity["data"] = data
-    return replace(artefacts, parity=parity, choice=choice, choices=choices, search=search)
+    return replace(artefacts, parity=parity, chosen=chosen, choices=choices, searches=searches)
 
 
 def _same_texts(plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: gate.Comparison) -> dict[str, Any]:
@@ -212,7 +210,7 @@ def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorA
     spec = artefacts.first_spec(plan)
     choices = {
         **artefacts.choices,
-        **({"cpu_runtime": artefacts.choice.as_json(plan.cpu_runtime)} if artefacts.choice else {}),
+        **({"cpu_runtime": artefacts.chosen["cpu"].as_json(plan.cpu_runtime)} if "cpu" in plan.built else {}),
         **({"gpu_capture_obstacles": capture_obstacles(artefacts.version / "gpu")} if "gpu" in plan.built else {}),
         "slots": plan.slots,
         "max_queue": plan.max_queue,
@@ -223,7 +221,7 @@ def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorA
         "minimum_onnxruntime": spec.minimum_onnxruntime,
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-    return seal(mixed.final(plan, artefacts.search), replace(artefacts, choices=choices), spec.files.decoder[1])
+    return seal(mixed.final(plan, artefacts.searches), replace(artefacts, choices=choices), spec.files.decoder[1])
 
 
 STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (

@@ -128,7 +128,6 @@ class LinearWriter:
         return np.float16 if self.format == "fp16" else np.float32
 
     def _finer(self) -> LinearWriter:
-        assert self.format == "int8" or self.format == "int4", "only these are searched"
         return replace(self, format=FINER[self.format], kept=())
 
     def _native_activated(self, x: Value, linear: Linear, kind: Activation, gated: bool) -> Value:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx.exporter.graph.blocks import FloatArray
-from hfx.exporter.options import Precision
+from hfx.exporter.mixed_precision import Precision
 
 WeightFormat = Literal["fp32", "int8", "int4", "fp16"]
 KvType = Literal["float32", "float16"]

@@ -13,10 +13,10 @@ import torch
 
 from hfx import names
 from hfx.exporter.encoder.build import build_graph
-from hfx.exporter.encoder.folders import copy_operators
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.quantize.encoder import Quantized, row_wise
+from hfx.exporter.variants.int8 import copy_operators
 from hfx.native import library
 from hfx.python_backends.onnxruntime.ragged import Layout, Request
 from hfx.python_backends.onnxruntime.ragged import answer as answer_requests

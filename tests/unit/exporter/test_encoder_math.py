@@ -15,7 +15,8 @@ from hfx.exporter.encoder.build import build_graph, save
 from hfx.exporter.encoder.gate import LIMITS
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.plan import widths_up_to
-from hfx.exporter.runtime import CpuChoice
+from hfx.exporter.variants.openvino import Bfloat16
+from hfx.exporter.variants.variant import Net
 from hfx.exporter.verify import against_checkpoint, open_published
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.onnxruntime import sessions
@@ -101,7 +102,7 @@ def test_a_text_has_the_same_bits_at_every_width_and_row_count_of_a_run(tmp_path
     bert = tiny_checkpoints.bert("ForSequenceClassification", max_position_embeddings=128)
     bert.set_attn_implementation("eager")  # as exports load it
     save(build_graph(bert, usual_kind("text-classification"), 0, None), tmp_path / "model.onnx")
-    session = sessions.open_session(CpuChoice("openvino", math="bf16").backend_config(threads), tmp_path / "model.onnx")
+    session = sessions.open_session(Net(Bfloat16(), Path()).backend_config(threads), tmp_path / "model.onnx")
 
     def logits(ids: Any, mask: Any) -> Any:
         tokens = {names.INPUT_IDS: ids, names.ATTENTION_MASK: mask, names.TOKEN_TYPE_IDS: np.zeros_like(ids)}

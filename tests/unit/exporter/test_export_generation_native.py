@@ -18,9 +18,8 @@ from hfx.cli import main
 from hfx.deploy import bundle, wheels
 from hfx.deploy.deployment import needs, open_deployment
 from hfx.errors import CheckpointUnsupported, ModelCorrupt, UsageError
-from hfx.exporter.generation.runtimes import RUNTIMES
+from hfx.exporter.generation.runtimes import possible_runtimes
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines
-from hfx.exporter.runtime import possible_runtimes
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import read_manifest, verify_files
 from hfx.native.build import LIBRARY
@@ -232,11 +231,11 @@ def test_native_is_refused_on_a_processor_without_kernels(
 def test_auto_does_not_consider_native_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, wanted in NO_KERNELS.items():
         monkeypatch.setenv(name, wanted)
-    assert possible_runtimes("auto", "int8", RUNTIMES) == ("onnxruntime",)
+    assert possible_runtimes("auto", "int8") == ("onnxruntime",)
 
 
 def test_an_installation_without_the_library_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("hfx.native.build.HERE", tmp_path)
-    assert possible_runtimes("auto", "int8", RUNTIMES) == ("onnxruntime",)
+    assert possible_runtimes("auto", "int8") == ("onnxruntime",)
     with pytest.raises(UsageError, match=r"--cpu-runtime native: hfx was installed without its native kernels"):
-        possible_runtimes("native", "int8", RUNTIMES)
+        possible_runtimes("native", "int8")

@@ -21,10 +21,10 @@ from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
 from hfx.exporter.generation import plan
 from hfx.exporter.generation.engine_folder import WEIGHTS
 from hfx.exporter.generation.folders import write_stream_configs
-from hfx.exporter.generation.runtimes import RUNTIMES
+from hfx.exporter.generation.runtimes import possible_runtimes
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines, seal_model
 from hfx.exporter.quantize.generator import FORMATS_TRIED
-from hfx.exporter.runtime import CpuChoice, possible_runtimes
+from hfx.exporter.runtime import CpuChoice
 from hfx.local.generator import LocalGenerator
 from hfx.native.build import LIBRARY
 from hfx.repository import lint
@@ -130,7 +130,7 @@ def test_auto_takes_native_operators_where_they_can_be_had(family: str, precisio
     saved = generator_checkpoints.save(tmp_path / "checkpoint", family, {"num_beams": 1 if family == "gpt2" else 3})
     folder = tmp_path / "r"
     manifest = export_checkpoint(saved, folder, UNGATED, name="m", cpu_runtime="auto", precision=precision, slots=8)
-    chosen = possible_runtimes("auto", manifest.precision.cpu, RUNTIMES)[0]  # type: ignore[arg-type]
+    chosen = possible_runtimes("auto", manifest.precision.cpu)[0]  # type: ignore[arg-type]
     assert manifest.choices["cpu_runtime"] == {"runtime": chosen, "requested": "auto", "milliseconds": {}}
     assert (chosen == "native") is (precision in ("int8", "int4") and HAS_NATIVE)
     assert (engine(folder) / LIBRARY).is_file() is (chosen == "native")

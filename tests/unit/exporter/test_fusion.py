@@ -21,7 +21,7 @@ from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.pooling import Pooling, TokenLayers, make_pooler
 from hfx.exporter.encoder.ragged import flatten_inputs
-from hfx.exporter.encoder.steps import STEPS, write_files
+from hfx.exporter.encoder.steps import STEPS, choose_nets
 from hfx.exporter.quantize.encoder import half
 from hfx.exporter.steps import Step
 from hfx.local import read_config
@@ -253,7 +253,7 @@ def test_the_gate_refuses_a_second_graph_with_other_answers(tmp_path: Path) -> N
         path.write_bytes(model.SerializeToString())
         return artefacts
 
-    at = 1 + next(at for at, step in enumerate(STEPS) if step.run is write_files)
+    at = 1 + next(at for at, step in enumerate(STEPS) if step.run is choose_nets)
     steps = [step for step in (*STEPS[:at], Step("Spoiling", spoil), *STEPS[at:]) if not step.labelled]
     with pytest.raises(
         VerificationFailed, match=r"model\.fp16\.rows\.onnx, the graph of rectangular batches, does not"

@@ -16,12 +16,12 @@ from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.encoder import steps
 from hfx.exporter.encoder.kinds import ALIASES, usual_kind
-from hfx.exporter.encoder.nets import FILE_NAMES, EncoderArtefacts
+from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan, make_encoder_plan
 from hfx.exporter.options import ExportOptions
-from hfx.exporter.runtime import CpuChoice
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.steps import Step, publish_folders
+from hfx.exporter.variants.variant import Net
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, open_published, write_recorded
 from hfx.local import read_config
 from hfx.local.models import published_metadata
@@ -69,10 +69,13 @@ def write_empty_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     """Write a graph without nodes where an export writes the checkpoint's."""
     artefacts.staging.folder(plan.name + names.NET_SUFFIX)
     artefacts.net_folder(plan).mkdir()
-    file = FILE_NAMES["fp32"]
-    onnx.save(onnx_toys.graph([], [], []), artefacts.net_folder(plan) / file)
-    inputs, choice = (names.INPUT_IDS, names.ATTENTION_MASK), CpuChoice("onnxruntime")
-    return replace(artefacts, inputs=inputs, choice=choice, files={"cpu": file})
+    nets = {
+        device: Net(variant, artefacts.net_folder(plan) / variant.file)
+        for device, [variant, *_] in plan.variants.items()
+    }
+    for net in nets.values():
+        onnx.save(onnx_toys.graph([], [], []), net.path)
+    return replace(artefacts, inputs=(names.INPUT_IDS, names.ATTENTION_MASK), nets=nets)
 
 
 def record_no_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

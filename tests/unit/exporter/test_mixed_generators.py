@@ -136,7 +136,7 @@ def test_strict_is_for_generators_in_integers(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(str(generator_checkpoints.save(tmp_path / "gpt2", "gpt2", {})))
     with pytest.raises(UsageError, match="--strict is for files in int8 and int4"):
         make_plan(checkpoint, ExportOptions(strict=True))
-    assert not make_plan(checkpoint, ExportOptions(strict=True, precision="int4")).searches  # type: ignore[attr-defined]
+    assert not make_plan(checkpoint, ExportOptions(strict=True, precision="int4")).searches("cpu")
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -140,7 +140,7 @@ def test_strict_is_for_encoders_in_int8(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(str(tmp_path / "checkpoint"))
     with pytest.raises(UsageError, match="--strict is for files in int8"):
         make_plan(checkpoint, ExportOptions(strict=True))
-    assert not make_plan(checkpoint, ExportOptions(strict=True, quantize=True)).searches  # type: ignore[attr-defined]
+    assert not make_plan(checkpoint, ExportOptions(strict=True, quantize=True)).searches("cpu")
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -230,7 +230,7 @@ def exporter() -> Iterator[Killer]:
         yield running
 
 
-@pytest.mark.parametrize("function", ["rank", "_gated", "_speedup"])
+@pytest.mark.parametrize("function", ["rank", "_gated", "discard"])
 def test_a_kill_within_the_search_publishes_nothing(function: str, exporter: Killer, tmp_path: Path) -> None:
     outliers.one_bad_product(tmp_path / "checkpoint", 1)
     assert exporter.leaves_nothing(tmp_path, function)

@@ -104,7 +104,7 @@ def test_entailment_is_the_label_that_label2id_has_first(
     numbers: dict[str, int] | None, entailment: int, contradiction: int, tmp_path: Path
 ) -> None:
     made = plan(tmp_path, id2label=NLI, **({} if numbers is None else {"label2id": numbers}))
-    settings = made.task.last_step_settings(made.checkpoint.config)
+    settings = made.kind.last_step_settings(made.checkpoint.config)
     assert settings == {"entailment": entailment, "contradiction": contradiction}
 
 
@@ -186,7 +186,7 @@ def test_only_what_is_computed_in_floats_on_the_cpu_has_a_math(tmp_path: Path) -
 )
 def test_precision_and_device_say_what_is_built(tmp_path: Path, precision: Any, device: Any, built: Any) -> None:
     made = plan(tmp_path, ExportOptions(precision=precision, device=device))
-    assert (made.cpu_precision, made.gpu_precision) == built
+    assert (made.built.get("cpu"), made.built.get("gpu")) == built
 
 
 EMBEDDINGS = {"architectures": ["BertModel"]}
@@ -294,7 +294,7 @@ def test_the_longest_input_is_the_longest_that_torch_reads(tmp_path: Path, prefi
 def test_shorter_vectors_are_an_option_where_the_checkpoint_or_the_user_says_so(tmp_path: Path) -> None:
     def has(dimensions: bool = False, **config: Any) -> bool:
         made = plan(tmp_path, ExportOptions(dimensions=dimensions), architectures=["BertModel"], **config)
-        return any(spec.name == "dimensions" for spec in made.task.inputs)
+        return any(spec.name == "dimensions" for spec in made.kind.inputs)
 
     assert not has() and not has(matryoshka_dimensions=[], is_matryoshka=False)
     assert has(dimensions=True) and has(matryoshka_dimensions=[8, 16]) and has(is_matryoshka=True)

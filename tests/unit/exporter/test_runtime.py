@@ -20,8 +20,11 @@ from hfx.exporter.encoder.build import build_graph, inlined, save
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.pipeline import export, make_plan
-from hfx.exporter.runtime import CpuChoice, choose, interleave, last_line, near_tie, other_work, weight_levels
+from hfx.exporter.runtime import Timer, interleave, last_line, near_tie, other_work, weight_levels
 from hfx.exporter.source import open_checkpoint
+from hfx.exporter.variants.floats import Floats
+from hfx.exporter.variants.openvino import OpenvinoInt8
+from hfx.exporter.variants.variant import Net
 from hfx.local.encoder import LocalModel
 from hfx.names import ATTENTION_MASK, INPUT_IDS, ITEM_SHAPE, Task
 from hfx.native.build import LIBRARY
@@ -117,7 +120,7 @@ def test_a_graph_that_fails_on_longer_texts_is_refused_with_a_length_that_does_n
     model = tiny_encoders.build("deberta", task.auto_class, talking_head=True, max_relative_positions=20)
     save(inlined(build_graph(model, task, 1, None)), path)
     with pytest.raises(CheckpointUnsupported, match=r"(?s)graph fails: .*GatherElements.*Pass --max-length 16,"):
-        choose({"onnxruntime": (CpuChoice("onnxruntime"), path)}, (INPUT_IDS, ATTENTION_MASK), 1, 1, 128)
+        Timer((INPUT_IDS, ATTENTION_MASK), 1, 1, 128).choose({"onnxruntime": Net(Floats(), path)})
 
 
 def test_a_graph_that_fails_on_any_text_is_refused_without_another_length(tmp_path: Path) -> None:
@@ -127,7 +130,7 @@ def test_a_graph_that_fails_on_any_text_is_refused_without_another_length(tmp_pa
     node = helper.make_node("Reshape", [INPUT_IDS, "sevens"], ["output"])
     save(onnx_toys.graph([node], inputs, [output], {"sevens": [7, -1]}), path)
     with pytest.raises(CheckpointUnsupported, match=r"fails: .*Reshape.*\nShort texts fail too\.") as refused:
-        choose({"onnxruntime": (CpuChoice("onnxruntime"), path)}, (INPUT_IDS,), 1, 1, 128)
+        Timer((INPUT_IDS,), 1, 1, 128).choose({"onnxruntime": Net(Floats(), path)})
     assert "--max-length" not in refused.value.fix
 
 
@@ -170,7 +173,8 @@ def test_the_reason_of_a_runtime_names_no_staged_folder(tmp_path: Path) -> None:
 
 
 def test_openvino_is_configured_by_the_standard_accelerator_entry() -> None:
-    config = CpuChoice("openvino", quantization_group=64).backend_config(threads=3)
+    own = {"openvino.DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
+    config = Net(OpenvinoInt8(), Path(), own).backend_config(threads=3)
     accelerators = config["optimization"]["execution_accelerators"]["cpu_execution_accelerator"]
     assert [each["name"] for each in accelerators] == ["openvino"]
     assert config["parameters"]["openvino.DYNAMIC_QUANTIZATION_GROUP_SIZE"] == {"string_value": "64"}

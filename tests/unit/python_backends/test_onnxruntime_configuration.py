@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.exporter.encoder.folders import copy_operators
+from hfx.exporter.variants.int8 import copy_operators
 from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime import sessions
 from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, seconds, session_options

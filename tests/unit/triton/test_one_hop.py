@@ -12,13 +12,15 @@ from typing import Any
 import onnxruntime
 import pytest
 
+from hfx.exporter.adapters.adapted import ADAPTED
+from hfx.exporter.variants import VARIANTS
 from hfx.names import COMPILED_TOKENIZER
 from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime.config import ROWS_FILE
 from hfx.repository import parse_config
 from hfx.triton import one_hop
 from hfx.triton.models import KIND_GPU
-from hfx.triton.one_hop import CUDA_PROVIDER, prepare_encoders, runtime_library, why_not
+from hfx.triton.one_hop import CUDA_PROVIDER, HOSTING, prepare_encoders, runtime_library, why_not
 from tests.rigs.files.repositories import NET, NET_GPU, POSTPROCESS, TOKENIZE, build, put, save
 
 HAS_CUDA_PROVIDER = (Path(onnxruntime.__file__).parent / "capi" / CUDA_PROVIDER).exists()
@@ -94,6 +96,18 @@ def test_encoders_that_do_not_qualify_stay_as_published(
     assert content(repository) == before
 
 
+def test_the_hosting_of_each_variant_is_known() -> None:
+    known = {name: hosting.device for name, hosting in HOSTING.items()}
+    adapted = {each.name: each.device for each in ADAPTED}
+    assert known == {each.name: each.device for each in VARIANTS} | adapted
+
+
+@pytest.mark.parametrize("recorded", ["", "int8", "of a later version"])
+def test_the_variant_is_recorded_and_derived_for_models_of_before(repository: Path, recorded: str) -> None:
+    put(repository, replace(NET, parameters={**NET.parameters, "variant": recorded}), "cpu")
+    assert why_not(repository, "m") == ""
+
+
 # On GPUs
 
 
@@ -113,7 +127,7 @@ def test_the_steps_become_one_model_with_the_graph_of_rows_on_a_gpu(on_gpu: Path
     one_hop.merge(on_gpu, "m", "/usr/lib/libonnxruntime.so.1", device="gpu")
     made = config(on_gpu, "m/config.pbtxt")
     [group] = made.instance_group
-    assert (group.kind, group.count, list(group.gpus)) == (KIND_GPU, one_hop.GPU_INSTANCES, [0])
+    assert (group.kind, group.count, list(group.gpus)) == (KIND_GPU, one_hop.ON_GPU.instances, [0])
     parameters = {key: value.string_value for key, value in made.parameters.items()}
     assert parameters["model_file"] == f"net/{ROWS}" and ROWS_FILE not in parameters
     assert {ROWS, "model.fp16.onnx"} <= {path.name for path in (on_gpu / "m/1/net").iterdir()}
@@ -135,7 +149,7 @@ def test_the_gpu_that_the_configuration_names_is_the_merged_models(on_gpu: Path)
         (lambda folder: edited(folder / "m_net/configs/gpu.pbtxt", "count: 1", "gpus: [0, 1]"), "own instance_group"),
         (
             lambda folder: put(folder, replace(NET_GPU, parameters={ROWS_FILE: ROWS, "shared_net": "0"}), "gpu"),
-            "adapters are served in one hop on CPUs only",
+            "it was not exported for GPUs",
         ),
     ],
 )

@@ -23,7 +23,7 @@ from hfx.errors import (
     UsageError,
     VerificationFailed,
 )
-from hfx.exporter.adapters import nets
+from hfx.exporter.adapters import steps as adapter_steps
 from hfx.exporter.adapters.export import export_set, named_adapters, read_set
 from hfx.exporter.adapters.folder import read_adapter
 from hfx.exporter.adapters.graph import ADAPTER
@@ -209,7 +209,7 @@ def test_adapters_whose_weights_are_exchanged_are_refused(
 def test_an_adapter_whose_answers_depend_on_others_in_the_batch_is_refused(
     backbone: Checkpoint, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = nets._session
+    opened = adapter_steps._session
 
     class Shifted:
         """A session that gives each row the weights of the row after it."""
@@ -220,7 +220,7 @@ def test_an_adapter_whose_answers_depend_on_others_in_the_batch_is_refused(
         def run(self, names: Any, feed: dict[str, Any]) -> Any:
             return self.session.run(names, feed | {ADAPTER: np.roll(feed[ADAPTER], -1)} if ADAPTER in feed else feed)
 
-    monkeypatch.setattr(nets, "_session", Shifted)
+    monkeypatch.setattr(adapter_steps, "_session", Shifted)
     outcomes = export_all(backbone, {name: folders[name] for name in ("two", "five")}, tmp_path / "repository")
     assert isinstance(outcomes["two"], Manifest)  # which is alone
     with pytest.raises(HfxError, match="An answer of five depends on the other adapters in its batch"):
@@ -280,7 +280,7 @@ KILLED = """
 from contextlib import nullcontext
 from pathlib import Path
 from hfx.exporter.adapters.export import export_set, read_set
-from hfx.exporter.encoder import steps
+from hfx.exporter.adapters import steps
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import open_checkpoint
 import onnxruntime, peft, transformers.models.distilbert.modeling_distilbert
@@ -304,7 +304,7 @@ def exporter() -> Iterator[Killer]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["compare_mixed", "link_to_donor"])
+@pytest.mark.parametrize("function", ["_session", "link_to_donor"])
 def test_a_killed_export_leaves_the_published_adapters_as_they_were(
     function: str, exporter: Killer, repository: Path, backbone: Checkpoint, folders: dict[str, Path]
 ) -> None:

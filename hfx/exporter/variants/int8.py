@@ -1,0 +1,63 @@
+"""The int8 file on CPUs, run by ONNX Runtime with hfx's native operators, or by their definitions as ONNX functions."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from hfx import native
+from hfx.exporter.mixed_precision import Precision
+from hfx.exporter.runtime import Runtime, weight_levels, why_no_native
+from hfx.exporter.variants.floats import OnnxRuntime
+from hfx.exporter.variants.variant import Net, Source
+from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, SKIPS_PADDING
+
+
+def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
+    """Copy the library of native operators into `folder`, and return the parameters of NAME_net that name it."""
+    library = native.library()
+    if not (folder / library.name).exists():  # else a session may have it open
+        shutil.copyfile(library, folder / library.name)
+    named = {OPERATORS: library.name, OPERATORS_SHA256: hashlib.sha256(library.read_bytes()).hexdigest()}
+    return named | ({SKIPS_PADDING: "1"} if skips_padding else {})
+
+
+@dataclass(frozen=True)
+class Functions(OnnxRuntime):
+    """The int8 file whose operators ONNX Runtime computes by their definitions."""
+
+    name: ClassVar[str] = "int8-functions"
+    precision: ClassVar[Precision] = "int8"
+    file: ClassVar[str] = "model.int8.onnx"
+    accuracy: ClassVar[str] = "int8"
+
+    @property
+    def levels(self) -> int:
+        """The largest weight: 63 on processors whose products of bytes overflow."""
+        return weight_levels()
+
+    def write(self, source: Source) -> Net:
+        """Write the graph of operators."""
+        path, quantized = source.row_wise
+        return Net(self, path, record={"int8_weights": quantized.weights})
+
+
+@dataclass(frozen=True)
+class Native(Functions):
+    """The same file with the native operators of hfx."""
+
+    name: ClassVar[str] = "int8"
+    runtime: ClassVar[Runtime] = "native"
+
+    def missing(self) -> str:
+        """Return why the native operators can't run here; empty if they can."""
+        return why_no_native()
+
+    def write(self, source: Source) -> Net:
+        """Write the graph of operators, and copy their library."""
+        path, quantized = source.row_wise
+        operators = copy_operators(source.folder, quantized.skips_padding)
+        return Net(self, path, operators, {"int8_weights": quantized.weights})
