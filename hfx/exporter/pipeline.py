@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from hfx.exporter.encoder.checkpoint.module_list import STATIC
 from hfx.exporter.encoder.kinds import ALIASES, EncoderKind
-from hfx.exporter.encoder.module_list import STATIC
 from hfx.exporter.encoder.plan import make_encoder_plan
 from hfx.exporter.generation.plan import GeneratorPlan, make_generator_plan
 from hfx.exporter.generation.tasks import is_generator

@@ -24,7 +24,7 @@ from hfx.exporter.checkpoint_files import (
     stored_shapes,
 )
 from hfx.exporter.config_file import AGAIN, MATRYOSHKA, TOKENIZER_CONFIG, read_config, read_json, read_optional_json
-from hfx.exporter.encoder.module_list import (
+from hfx.exporter.encoder.checkpoint.module_list import (
     MODULES,
     ROUTERS,
     STATIC,

@@ -15,7 +15,7 @@ import pytest
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
 from hfx.exporter import tokenizer_checks
 from hfx.exporter.encoder import one_hop
-from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
+from hfx.exporter.encoder.checkpoint.sentence_transformers import put_into_lower_case
 from hfx.exporter.parity_texts import bundled_texts
 from hfx.exporter.slow_tokenizers import read_model
 from hfx.exporter.source import open_checkpoint

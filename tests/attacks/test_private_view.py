@@ -16,7 +16,7 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
 from hfx.exporter.checkpoint_files import MAX_TOKENIZER_BYTES, TOKENIZERS
-from hfx.exporter.encoder.architectures import ENCODERS
+from hfx.exporter.encoder.checkpoint.architectures import ENCODERS
 from hfx.exporter.families import FAMILIES
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.torch_generator import TorchGenerator

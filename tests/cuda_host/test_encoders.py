@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from hfx.exporter.encoder.fusion import rows_graph
+from hfx.exporter.encoder.graph.fusion import rows_graph
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.encoder import half
 from hfx.exporter.quantize.generator import FORMATS

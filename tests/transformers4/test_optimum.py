@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfx.exporter.encoder.build import build_graph, inlined
+from hfx.exporter.encoder.graph.build import build_graph, inlined
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.pipeline import export, make_plan

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from hfx.exporter.adapters.graph import AdaptedProducts, add_inputs, add_pool
 from hfx.exporter.adapters.part import RECORD, AdapterPart, link_or_copy
 from hfx.exporter.adapters.pool import LAYOUT_FILE, Layout
-from hfx.exporter.encoder.build import save
-from hfx.exporter.encoder.linears import float_weights
-from hfx.exporter.encoder.trace import TRACED, example
+from hfx.exporter.encoder.graph.build import save
+from hfx.exporter.encoder.graph.linears import float_weights
+from hfx.exporter.encoder.graph.trace import TRACED, example
 from hfx.exporter.mixed_precision import Precision
 from hfx.exporter.quantize.encoder import row_source, row_wise
 from hfx.exporter.runtime import weight_levels

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hfx.exporter.adapters.pool import Layout, Rooms, parts_of
-from hfx.exporter.encoder.linears import FoundLinear, GraphView
-from hfx.exporter.encoder.ragged import PADDED
+from hfx.exporter.encoder.graph.linears import FoundLinear, GraphView
+from hfx.exporter.encoder.graph.ragged import PADDED
 from hfx.exporter.graph import operators
 from hfx.exporter.quantize.encoder import INT8, LOW_RANK, RowWise
 from hfx.exporter.quantize.products import path_of

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from hfx import names
 from hfx.errors import VerificationFailed
 from hfx.exporter.encoder import folders
-from hfx.exporter.encoder.build import rename
 from hfx.exporter.encoder.comparisons import answer_data_in_torch, compare, measure
-from hfx.exporter.encoder.linears import GraphView
+from hfx.exporter.encoder.graph.build import rename
+from hfx.exporter.encoder.graph.linears import GraphView
 from hfx.exporter.encoder.nets import EncoderArtefacts, choose, discard, write
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.mixed_precision import EXACT, SEARCH, Search, fewest_kept

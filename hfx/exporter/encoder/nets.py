@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 
 from hfx import names
-from hfx.exporter.encoder.build import remove, rename
 from hfx.exporter.encoder.gate import Reference
+from hfx.exporter.encoder.graph.build import remove, rename
 from hfx.exporter.encoder.one_hop import Compiled
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.labelled_data import LabelledData

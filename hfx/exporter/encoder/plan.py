@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfx.errors import UsageError
-from hfx.exporter.encoder.architectures import check_encoder
+from hfx.exporter.encoder.checkpoint.architectures import check_encoder
+from hfx.exporter.encoder.checkpoint.module_list import STATIC
 from hfx.exporter.encoder.kinds import EncoderKind, find_kind
-from hfx.exporter.encoder.module_list import STATIC
 from hfx.exporter.mixed_precision import FINER, Precision
 from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.plan import ENCODERS, OPSET, Plan, common_fields, refuse_options

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from hfx import names
 from hfx.exporter.encoder import folders
-from hfx.exporter.encoder.build import build_graph, clean
 from hfx.exporter.encoder.comparisons import answer_data_in_torch, answer_in_torch, compare, measure
-from hfx.exporter.encoder.masks import simplify_masks
+from hfx.exporter.encoder.graph.build import build_graph, clean
+from hfx.exporter.encoder.graph.masks import simplify_masks
 from hfx.exporter.encoder.mixed import checked
 from hfx.exporter.encoder.nets import EncoderArtefacts, choose_nets, write_files
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove

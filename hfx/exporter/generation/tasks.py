@@ -11,9 +11,9 @@ from typing import Literal
 from hfx import names
 from hfx.errors import UsageError
 from hfx.exporter.config_file import read_json
+from hfx.exporter.encoder.checkpoint.module_list import LOGIT_SCORE, module_kinds
+from hfx.exporter.encoder.checkpoint.sentence_transformers import is_embedder
 from hfx.exporter.encoder.kinds.kind import Answer, share_equal
-from hfx.exporter.encoder.module_list import LOGIT_SCORE, module_kinds
-from hfx.exporter.encoder.sentence_transformers import is_embedder
 from hfx.exporter.generation.fields import read_fields
 from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint

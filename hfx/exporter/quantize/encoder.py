@@ -18,9 +18,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.exporter.encoder.attention import STEP, FoundAttention, find_attentions
-from hfx.exporter.encoder.build import clean, inlined
-from hfx.exporter.encoder.linears import (
+from hfx.exporter.encoder.graph.attention import STEP, FoundAttention, find_attentions
+from hfx.exporter.encoder.graph.build import clean, inlined
+from hfx.exporter.encoder.graph.linears import (
     FoundLinear,
     GraphView,
     find_linears,
@@ -30,7 +30,7 @@ from hfx.exporter.encoder.linears import (
     quantizable,
     replace_nodes,
 )
-from hfx.exporter.encoder.ragged import PADDED, REAL, NodeList, assign
+from hfx.exporter.encoder.graph.ragged import PADDED, REAL, NodeList, assign
 from hfx.exporter.graph import operators
 from hfx.exporter.graph.panels import panels_of
 from hfx.exporter.quantize.generator import int8_rows

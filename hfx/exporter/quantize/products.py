@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx
 
 from hfx.errors import UsageError
-from hfx.exporter.encoder.attention import find_attentions
-from hfx.exporter.encoder.linears import FoundLinear, GraphView, find_linears
+from hfx.exporter.encoder.graph.attention import find_attentions
+from hfx.exporter.encoder.graph.linears import FoundLinear, GraphView, find_linears
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.exporter.encoder.linears import FoundLinear, GraphView
-from hfx.exporter.encoder.ragged import assign
+from hfx.exporter.encoder.graph.linears import FoundLinear, GraphView
+from hfx.exporter.encoder.graph.ragged import assign
 from hfx.exporter.progress import counted
 from hfx.exporter.quantize.generator import int8_rows
 from hfx.exporter.quantize.products import Product

@@ -37,8 +37,8 @@ class Fused(Variant):
         """Write the fused graph and, if C++ may run the model, that of rectangular batches."""
         import onnx
 
-        from hfx.exporter.encoder.build import save, save_beside
-        from hfx.exporter.encoder.fusion import fuse, rows_file, rows_graph
+        from hfx.exporter.encoder.graph.build import save, save_beside
+        from hfx.exporter.encoder.graph.fusion import fuse, rows_file, rows_graph
 
         fused, path = fuse(source.graph), source.folder / self.file
         save(self.converted(fused.model), path)

@@ -20,7 +20,7 @@ def thread_counts(threads: int) -> dict[str, str]:
 
 def write_floats(source: Source) -> Path:
     """Write the float32 file, unless another variant has written it."""
-    from hfx.exporter.encoder.build import inlined, save
+    from hfx.exporter.encoder.graph.build import inlined, save
 
     path = source.folder / "floats.onnx"
     if not path.exists():

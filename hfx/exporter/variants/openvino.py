@@ -75,7 +75,7 @@ class OpenvinoInt8(OpenvinoFloats):
 
         Each group of a row has one activation scale; with the default of 32, OpenVINO is no faster than ONNX Runtime.
         """
-        from hfx.exporter.encoder.build import inlined, save
+        from hfx.exporter.encoder.graph.build import inlined, save
         from hfx.exporter.quantize.encoder import weight_only
 
         path, quantized = source.folder / "openvino.onnx", weight_only(inlined(source.graph), source.floats)

@@ -61,7 +61,7 @@ class Source:
     @cached_property
     def row_wise(self) -> tuple[Path, Quantized]:
         """The int8 file that ONNX Runtime reads, with and without native operators."""
-        from hfx.exporter.encoder.build import save
+        from hfx.exporter.encoder.graph.build import save
         from hfx.exporter.quantize.encoder import row_wise
         from hfx.exporter.runtime import weight_levels
 

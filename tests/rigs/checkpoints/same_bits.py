@@ -68,9 +68,9 @@ def write(kind: str, folder: Path, library: Path) -> None:
 
 def encoder(kind: str) -> Any:
     """Return the graph of an encoder in int8."""
-    from hfx.exporter.encoder.build import build_graph
+    from hfx.exporter.encoder.checkpoint.pooling import Layer, Pooling, make_pooler
+    from hfx.exporter.encoder.graph.build import build_graph
     from hfx.exporter.encoder.kinds import usual_kind
-    from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
     from hfx.exporter.quantize.encoder import row_wise
     from tests.rigs.checkpoints import tiny_encoders
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hfx.exporter.encoder.pooled_graph import append_pooling
-from hfx.exporter.encoder.pooling import make_pooler
-from hfx.exporter.encoder.sentence_transformers import read_pooling
+from hfx.exporter.encoder.checkpoint.pooling import make_pooler
+from hfx.exporter.encoder.checkpoint.sentence_transformers import read_pooling
+from hfx.exporter.encoder.graph.pooled_graph import append_pooling
 from hfx.exporter.source import open_checkpoint
 from tests.rigs.checkpoints.sentence_models import HIDDEN
 from tests.rigs.files import onnx_toys

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from hfx.exporter.encoder.ragged import flatten_inputs
+from hfx.exporter.encoder.graph.ragged import flatten_inputs
 from hfx.python_backends.onnxruntime.ragged import Request
 from hfx.python_backends.onnxruntime.sessions import Feed, Outputs, Session
 from tests.rigs.files import onnx_toys

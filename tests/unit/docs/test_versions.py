@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from docs.generate.tested import FACTS
-from hfx.exporter.encoder.architectures import ENCODERS
+from hfx.exporter.encoder.checkpoint.architectures import ENCODERS
 from tests.rigs.files.documents import DOCUMENTS, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

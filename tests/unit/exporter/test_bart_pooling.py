@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 
-from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.graph.build import build_graph
 from hfx.exporter.encoder.kinds import usual_kind
 from tests.rigs.checkpoints import tiny_encoders
 from tests.rigs.files import onnx_toys

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
+from hfx.exporter.encoder.checkpoint.pair_templates import LANGUAGE_MODELS
 from hfx.exporter.encoder.kinds.cross_encoder import CrossEncoder
-from hfx.exporter.encoder.pair_templates import LANGUAGE_MODELS
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.options import ExportOptions
@@ -196,7 +196,7 @@ REFUSED = {
 def test_templates_that_are_not_texts_around_the_fields_are_refused(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hfx.exporter.encoder.pair_templates.SECONDS", 1.0)
+    monkeypatch.setattr("hfx.exporter.encoder.checkpoint.pair_templates.SECONDS", 1.0)
     write_decoder(tmp_path, Ranker("gemma3_text", template=REFUSED[name]))
     with pytest.raises(CheckpointUnsupported, match="chat template"):
         plan_of(tmp_path, task=Task.TEXT_RANKING)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from hfx import names
-from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.checkpoint.pooling import Pooling, make_pooler
+from hfx.exporter.encoder.graph.build import build_graph
 from hfx.exporter.encoder.kinds import usual_kind
-from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.quantize.encoder import Quantized, row_wise
 from hfx.exporter.variants.int8 import copy_operators
 from hfx.native import library

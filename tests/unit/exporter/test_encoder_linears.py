@@ -14,7 +14,7 @@ from onnx import helper
 from torch import nn
 from transformers.activations import ACT2FN
 
-from hfx.exporter.encoder.build import clean
+from hfx.exporter.encoder.graph.build import clean
 from hfx.exporter.quantize.encoder import row_wise
 from hfx.native import library
 from tests.rigs.files import onnx_toys

@@ -12,11 +12,11 @@ import onnx
 import pytest
 
 from hfx import names
-from hfx.exporter.encoder.architectures import DECODERS
-from hfx.exporter.encoder.build import build_graph, clean
+from hfx.exporter.encoder.checkpoint.architectures import DECODERS
+from hfx.exporter.encoder.checkpoint.pooling import Pooling, make_pooler
+from hfx.exporter.encoder.graph.build import build_graph, clean
+from hfx.exporter.encoder.graph.masks import LONGEST, SHORT, simplify_masks
 from hfx.exporter.encoder.kinds import usual_kind
-from hfx.exporter.encoder.masks import LONGEST, SHORT, simplify_masks
-from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.quantize.encoder import row_wise
 from tests.rigs.checkpoints import tiny_encoders
 from tests.rigs.files import onnx_toys

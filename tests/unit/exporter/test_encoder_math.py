@@ -11,8 +11,8 @@ import pytest
 from hfx import names
 from hfx.cli.repository import _entry, _row
 from hfx.errors import VerificationFailed
-from hfx.exporter.encoder.build import build_graph, save
 from hfx.exporter.encoder.gate import LIMITS
+from hfx.exporter.encoder.graph.build import build_graph, save
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.plan import widths_up_to
 from hfx.exporter.variants.openvino import Bfloat16

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.encoder.architectures import DECODERS, ENCODERS
-from hfx.exporter.encoder.build import build_graph, inlined
+from hfx.exporter.encoder.checkpoint.architectures import DECODERS, ENCODERS
+from hfx.exporter.encoder.checkpoint.pooling import Pooling, TokenLayers, make_pooler
+from hfx.exporter.encoder.graph.build import build_graph, inlined
+from hfx.exporter.encoder.graph.trace import OTHER, TRACED
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.kinds.token_vectors import TokenVectors
-from hfx.exporter.encoder.pooling import Pooling, TokenLayers, make_pooler
-from hfx.exporter.encoder.trace import OTHER, TRACED
 from hfx.exporter.load import load_model
 from hfx.names import Task
 from tests.attacks.damage import edit_json

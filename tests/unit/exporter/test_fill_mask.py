@@ -12,8 +12,8 @@ import torch
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
-from hfx.exporter.encoder.architectures import ENCODERS
-from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.checkpoint.architectures import ENCODERS
+from hfx.exporter.encoder.graph.build import build_graph
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.kinds.kind import vocabulary
 from hfx.exporter.encoder.kinds.masks import prepare

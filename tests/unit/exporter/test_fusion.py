@@ -13,14 +13,14 @@ import pytest
 from onnx import helper
 
 from hfx.errors import VerificationFailed
-from hfx.exporter.encoder.build import build_graph, clean, inlined
-from hfx.exporter.encoder.fusion import Fused, fuse, rows_graph
+from hfx.exporter.encoder.checkpoint.pooling import Pooling, TokenLayers, make_pooler
 from hfx.exporter.encoder.gate import LIMITS
+from hfx.exporter.encoder.graph.build import build_graph, clean, inlined
+from hfx.exporter.encoder.graph.fusion import Fused, fuse, rows_graph
+from hfx.exporter.encoder.graph.masks import simplify_masks
+from hfx.exporter.encoder.graph.ragged import flatten_inputs
 from hfx.exporter.encoder.kinds import usual_kind
-from hfx.exporter.encoder.masks import simplify_masks
 from hfx.exporter.encoder.nets import EncoderArtefacts
-from hfx.exporter.encoder.pooling import Pooling, TokenLayers, make_pooler
-from hfx.exporter.encoder.ragged import flatten_inputs
 from hfx.exporter.encoder.steps import STEPS, choose_nets
 from hfx.exporter.quantize.encoder import half
 from hfx.exporter.steps import Step

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from hfx.exporter.encoder.build import clean
+from hfx.exporter.encoder.graph.build import clean
 from tests.rigs.files import onnx_toys
 
 X = np.float32([[1, -2], [3, 4]])

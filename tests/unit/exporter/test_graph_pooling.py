@@ -10,8 +10,8 @@ import pytest
 import torch
 from onnx import helper
 
-from hfx.exporter.encoder.pooled_graph import append_pooling, sum_by_operators
-from hfx.exporter.encoder.pooling import Layer, Mode, Pooling, make_pooler
+from hfx.exporter.encoder.checkpoint.pooling import Layer, Mode, Pooling, make_pooler
+from hfx.exporter.encoder.graph.pooled_graph import append_pooling, sum_by_operators
 from tests.rigs.files import onnx_toys
 
 WIDTH = 8

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hfx.exporter.encoder.ragged import flatten_inputs
+from hfx.exporter.encoder.graph.ragged import flatten_inputs
 from tests.rigs.files import onnx_toys
 
 PAD = 9

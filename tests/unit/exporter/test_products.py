@@ -11,10 +11,10 @@ import pytest
 
 from hfx import names
 from hfx.errors import UsageError
-from hfx.exporter.encoder.build import build_graph, inlined
+from hfx.exporter.encoder.checkpoint.pooling import Pooling, make_pooler
+from hfx.exporter.encoder.graph.build import build_graph, inlined
+from hfx.exporter.encoder.graph.linears import GraphView
 from hfx.exporter.encoder.kinds import usual_kind
-from hfx.exporter.encoder.linears import GraphView
-from hfx.exporter.encoder.pooling import Pooling, make_pooler
 from hfx.exporter.mixed_precision import MOST_RUNS, fewest_kept, places
 from hfx.exporter.quantize.encoder import row_source, row_wise, weight_only
 from hfx.exporter.quantize.products import find_products, weights_of

@@ -225,9 +225,9 @@ def test_float16_weights_keep_float32_inputs_and_outputs() -> None:
 
 
 def test_a_float16_encoder_answers_like_its_float32_graph() -> None:
-    from hfx.exporter.encoder.build import build_graph
+    from hfx.exporter.encoder.checkpoint.pooling import Layer, Pooling, make_pooler
+    from hfx.exporter.encoder.graph.build import build_graph
     from hfx.exporter.encoder.kinds import usual_kind
-    from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
 
     graph = build_graph(
         tiny_checkpoints.bert("Model"),

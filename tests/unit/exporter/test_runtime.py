@@ -16,7 +16,7 @@ from onnx import helper
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter import runtime
-from hfx.exporter.encoder.build import build_graph, inlined, save
+from hfx.exporter.encoder.graph.build import build_graph, inlined, save
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.pipeline import export, make_plan

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from hfx.errors import CheckpointCorrupt, RequestRefused
+from hfx.exporter.encoder.checkpoint.pooling import make_pooler
+from hfx.exporter.encoder.checkpoint.sentence_transformers import ACTIVATIONS, POOLING_FIELDS
 from hfx.exporter.encoder.kinds.embedder import Embedder
 from hfx.exporter.encoder.plan import make_encoder_plan
-from hfx.exporter.encoder.pooling import make_pooler
-from hfx.exporter.encoder.sentence_transformers import ACTIVATIONS, POOLING_FIELDS
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel

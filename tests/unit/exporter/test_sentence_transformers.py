@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
-from hfx.exporter.encoder.pooling import Layer, Mode, Pooling
-from hfx.exporter.encoder.sentence_transformers import (
+from hfx.exporter.encoder.checkpoint.pooling import Layer, Mode, Pooling
+from hfx.exporter.encoder.checkpoint.sentence_transformers import (
     EMBEDDERS_PROMPTS,
     POOLING_FIELDS,
     Prompts,

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, RequestRefused, UsageError
-from hfx.exporter.encoder.pooling import Layer, Pooling
-from hfx.exporter.encoder.sentence_transformers import read_pooling
-from hfx.exporter.encoder.static_embeddings import load_table
+from hfx.exporter.encoder.checkpoint.pooling import Layer, Pooling
+from hfx.exporter.encoder.checkpoint.sentence_transformers import read_pooling
+from hfx.exporter.encoder.checkpoint.static_embeddings import load_table
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import Checkpoint, open_checkpoint, open_config

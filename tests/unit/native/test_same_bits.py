@@ -17,10 +17,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from hfx.exporter.encoder.build import build_graph
+from hfx.exporter.encoder.checkpoint.pooling import Layer, Pooling, make_pooler
+from hfx.exporter.encoder.graph.build import build_graph
+from hfx.exporter.encoder.graph.linears import GraphView
 from hfx.exporter.encoder.kinds import usual_kind
-from hfx.exporter.encoder.linears import GraphView
-from hfx.exporter.encoder.pooling import Layer, Pooling, make_pooler
 from hfx.exporter.quantize.encoder import row_source, row_wise
 from hfx.exporter.quantize.products import find_products, weights_of
 from hfx.native import library

@@ -6,6 +6,9 @@ Each kind has a file of its own. To add a kind, write a file and add a line to K
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.encoder.checkpoint.late_interaction import is_late_interaction
+from hfx.exporter.encoder.checkpoint.module_list import LOGIT_SCORE, module_kinds
+from hfx.exporter.encoder.checkpoint.sentence_transformers import is_cross_encoder, is_embedder, is_sparse_encoder
 from hfx.exporter.encoder.kinds.answers import Answers
 from hfx.exporter.encoder.kinds.classifier import Classifier
 from hfx.exporter.encoder.kinds.cross_encoder import CAUSAL_MODELS, CrossEncoder, PairClassifier
@@ -19,9 +22,6 @@ from hfx.exporter.encoder.kinds.static import Static
 from hfx.exporter.encoder.kinds.token_vectors import TokenVectors
 from hfx.exporter.encoder.kinds.tokens import Tokens
 from hfx.exporter.encoder.kinds.zero_shot import ZeroShot
-from hfx.exporter.encoder.late_interaction import is_late_interaction
-from hfx.exporter.encoder.module_list import LOGIT_SCORE, module_kinds
-from hfx.exporter.encoder.sentence_transformers import is_cross_encoder, is_embedder, is_sparse_encoder
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind, Task

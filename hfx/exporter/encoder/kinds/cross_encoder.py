@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from hfx import names
-from hfx.exporter.encoder.architectures import DECODERS
+from hfx.exporter.encoder.checkpoint.architectures import DECODERS
+from hfx.exporter.encoder.checkpoint.module_list import MODULES
+from hfx.exporter.encoder.checkpoint.pair_templates import PairTemplate, read_template
+from hfx.exporter.encoder.checkpoint.pooling import AnswerLogits, Pooling, make_pooler
+from hfx.exporter.encoder.checkpoint.sentence_transformers import read_activation, read_prompts, read_scoring
 from hfx.exporter.encoder.kinds.kind import (
     Answer,
     Comparison,
@@ -28,10 +32,6 @@ from hfx.exporter.encoder.kinds.kind import (
     omitted,
     width,
 )
-from hfx.exporter.encoder.module_list import MODULES
-from hfx.exporter.encoder.pair_templates import PairTemplate, read_template
-from hfx.exporter.encoder.pooling import AnswerLogits, Pooling, make_pooler
-from hfx.exporter.encoder.sentence_transformers import read_activation, read_prompts, read_scoring
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.ranking import spearman
 from hfx.exporter.source import Checkpoint

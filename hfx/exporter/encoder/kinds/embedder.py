@@ -10,10 +10,10 @@ import numpy as np
 
 from hfx import names
 from hfx.exporter.config_file import MATRYOSHKA
-from hfx.exporter.encoder.architectures import TEXT_ENCODERS
+from hfx.exporter.encoder.checkpoint.architectures import TEXT_ENCODERS
+from hfx.exporter.encoder.checkpoint.pooling import Pooling, make_pooler
+from hfx.exporter.encoder.checkpoint.sentence_transformers import EMBEDDERS_PROMPTS, Prompts, read_pooling, read_prompts
 from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, EncoderKind, Request, omitted, width
-from hfx.exporter.encoder.pooling import Pooling, make_pooler
-from hfx.exporter.encoder.sentence_transformers import EMBEDDERS_PROMPTS, Prompts, read_pooling, read_prompts
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.ranking import spearman
 from hfx.exporter.source import Checkpoint

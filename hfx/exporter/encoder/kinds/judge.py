@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hfx.exporter.encoder.checkpoint.pooling import AnswerLogits, make_pooler
 from hfx.exporter.encoder.kinds.cross_encoder import CrossEncoder, scores_of
-from hfx.exporter.encoder.pooling import AnswerLogits, make_pooler
 from hfx.exporter.load import head_rows, load_model
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint

@@ -16,8 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from hfx import names
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, UsageError
 from hfx.exporter.config_file import tokenizer_limit
-from hfx.exporter.encoder.architectures import DECODERS, MPNET_PADDING, POSITIONS_AFTER_PADDING, TEXT_ENCODERS
-from hfx.exporter.encoder.sentence_transformers import Prompts, put_into_lower_case, read_max_length
+from hfx.exporter.encoder.checkpoint.architectures import (
+    DECODERS,
+    MPNET_PADDING,
+    POSITIONS_AFTER_PADDING,
+    TEXT_ENCODERS,
+)
+from hfx.exporter.encoder.checkpoint.sentence_transformers import Prompts, put_into_lower_case, read_max_length
 from hfx.exporter.load import load_model
 from hfx.exporter.options import ExportOptions, checked_max_length
 from hfx.exporter.source import Checkpoint

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hfx.exporter.encoder.checkpoint.late_interaction import is_late_interaction, read_token_layers
+from hfx.exporter.encoder.checkpoint.pooling import Pooling
 from hfx.exporter.encoder.kinds.kind import width
 from hfx.exporter.encoder.kinds.roles import ReadByRole
 from hfx.exporter.encoder.kinds.token_vectors import TokenVectors
-from hfx.exporter.encoder.late_interaction import is_late_interaction, read_token_layers
-from hfx.exporter.encoder.pooling import Pooling
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind

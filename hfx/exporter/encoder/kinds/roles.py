@@ -6,9 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hfx.errors import CheckpointUnsupported
+from hfx.exporter.encoder.checkpoint.late_interaction import (
+    LateInteraction,
+    read_late_interaction,
+    role_ids,
+    role_settings,
+)
 from hfx.exporter.encoder.kinds.embedder import Embedder
 from hfx.exporter.encoder.kinds.kind import Request, Settings
-from hfx.exporter.encoder.late_interaction import LateInteraction, read_late_interaction, role_ids, role_settings
 from hfx.exporter.options import ExportOptions, checked_max_length
 from hfx.exporter.source import Checkpoint
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from hfx.exporter.encoder.checkpoint.late_interaction import refuse_other_tokens
+from hfx.exporter.encoder.checkpoint.module_list import query_table
+from hfx.exporter.encoder.checkpoint.pooling import SpladePooling
+from hfx.exporter.encoder.checkpoint.sentence_transformers import is_sparse_encoder
 from hfx.exporter.encoder.kinds.embedder import Embedder, rows_within
 from hfx.exporter.encoder.kinds.kind import Config, vocabulary
 from hfx.exporter.encoder.kinds.roles import ReadByRole
-from hfx.exporter.encoder.late_interaction import refuse_other_tokens
-from hfx.exporter.encoder.module_list import query_table
-from hfx.exporter.encoder.pooling import SpladePooling
-from hfx.exporter.encoder.sentence_transformers import is_sparse_encoder
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hfx.exporter.encoder.checkpoint.module_list import STATIC
+from hfx.exporter.encoder.checkpoint.pooling import make_pooler
+from hfx.exporter.encoder.checkpoint.sentence_transformers import put_into_lower_case
+from hfx.exporter.encoder.checkpoint.static_embeddings import load_static_tokenizer, load_table, truncation
 from hfx.exporter.encoder.kinds.embedder import Embedder, rows_within
 from hfx.exporter.encoder.kinds.kind import LONGEST, Config, Settings, width
-from hfx.exporter.encoder.module_list import STATIC
-from hfx.exporter.encoder.pooling import make_pooler
-from hfx.exporter.encoder.sentence_transformers import put_into_lower_case
-from hfx.exporter.encoder.static_embeddings import load_static_tokenizer, load_table, truncation
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind

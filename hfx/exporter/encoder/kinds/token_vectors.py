@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from hfx import names
 from hfx.client.results import max_sim
+from hfx.exporter.encoder.checkpoint.pooling import Pooling
+from hfx.exporter.encoder.checkpoint.sentence_transformers import read_pooling
 from hfx.exporter.encoder.kinds.embedder import SAME_DIRECTION, Embedder, cosine, in_turn, rows_within
 from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, Settings, width
-from hfx.exporter.encoder.pooling import Pooling
-from hfx.exporter.encoder.sentence_transformers import read_pooling
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind

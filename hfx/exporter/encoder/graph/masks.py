@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from hfx.exporter.encoder.linears import read_names
-from hfx.exporter.encoder.ragged import PADDED, NodeList, assign
-from hfx.exporter.encoder.shapes import batch_of, is_small, run_without_weights
+from hfx.exporter.encoder.graph.linears import read_names
+from hfx.exporter.encoder.graph.ragged import PADDED, NodeList, assign
+from hfx.exporter.encoder.graph.shapes import batch_of, is_small, run_without_weights
 from hfx.names import ATTENTION_MASK, INPUT_IDS
 
 LONGEST = 2048  # masks are compared up to this many tokens of a text; a mask of 2,048 tokens takes 17 MB

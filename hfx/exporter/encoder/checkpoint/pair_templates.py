@@ -18,7 +18,7 @@ from typing import Any
 
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.config_file import MAX_BYTES, TOKENIZER_CONFIG, read_bytes, read_optional_json
-from hfx.exporter.encoder.sentence_transformers import transformer_config
+from hfx.exporter.encoder.checkpoint.sentence_transformers import transformer_config
 from hfx.exporter.source import Checkpoint
 from hfx.names import PROMPT, QUERY, TEXT_INPUT
 from hfx.process import ends_with_parent

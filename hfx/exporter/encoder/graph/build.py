@@ -14,10 +14,10 @@ from onnx_ir.passes import common as passes
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, StorageFull
+from hfx.exporter.encoder.graph.pooled_graph import append_pooling, sum_by_operators
+from hfx.exporter.encoder.graph.ragged import assign, flatten_inputs
+from hfx.exporter.encoder.graph.trace import optimum_graph, trace, traceable
 from hfx.exporter.encoder.kinds import EncoderKind
-from hfx.exporter.encoder.pooled_graph import append_pooling, sum_by_operators
-from hfx.exporter.encoder.ragged import assign, flatten_inputs
-from hfx.exporter.encoder.trace import optimum_graph, trace, traceable
 from hfx.exporter.graph.writer import check
 from hfx.exporter.options import Exporter
 from hfx.exporter.plan import OPSET

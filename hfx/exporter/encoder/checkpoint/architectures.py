@@ -9,7 +9,7 @@ operator (a Fourier transform) that the tracer lacks. XLNet and LUKE read more t
 from __future__ import annotations
 
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.encoder.module_list import STATIC, is_static
+from hfx.exporter.encoder.checkpoint.module_list import STATIC, is_static
 from hfx.exporter.source import Checkpoint
 from hfx.names import Task
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from scipy import special
 
-from hfx.exporter.encoder.ragged import assign
-from hfx.exporter.encoder.shapes import measure
+from hfx.exporter.encoder.graph.ragged import assign
+from hfx.exporter.encoder.graph.shapes import measure
 from hfx.exporter.graph.blocks import Activation
 from hfx.exporter.graph.reference import ACTIVATIONS
 

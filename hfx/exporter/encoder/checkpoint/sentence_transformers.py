@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN, read_json, read_optional_json, whole_number
-from hfx.exporter.encoder.module_list import (
+from hfx.exporter.encoder.checkpoint.module_list import (
     LOGIT_SCORE,
     MODULES,
     SPLADE,
@@ -26,7 +26,15 @@ from hfx.exporter.encoder.module_list import (
     read_modules,
     unsupported_modules,
 )
-from hfx.exporter.encoder.pooling import AnswerLogits, Layer, Mode, Pooling, SpladeMode, SpladePooling, TokenLayers
+from hfx.exporter.encoder.checkpoint.pooling import (
+    AnswerLogits,
+    Layer,
+    Mode,
+    Pooling,
+    SpladeMode,
+    SpladePooling,
+    TokenLayers,
+)
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer_checks import try_built
 from hfx.python_backends.settings import DOCUMENT, QUERY

@@ -17,7 +17,7 @@ from typing import Any
 from hfx import names
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import AGAIN, read_json, read_optional_json, tokenizer_limit
-from hfx.exporter.encoder.module_list import (
+from hfx.exporter.encoder.checkpoint.module_list import (
     MODULES,
     STANFORD,
     module_kinds,
@@ -25,8 +25,8 @@ from hfx.exporter.encoder.module_list import (
     read_modules,
     unsupported_modules,
 )
-from hfx.exporter.encoder.pooling import Layer, Pooling, TokenLayers
-from hfx.exporter.encoder.sentence_transformers import (
+from hfx.exporter.encoder.checkpoint.pooling import Layer, Pooling, TokenLayers
+from hfx.exporter.encoder.checkpoint.sentence_transformers import (
     EMBEDDERS_PROMPTS,
     LAYERS,
     LIBRARY_CONFIG,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import helper
 
-from hfx.exporter.encoder.linears import FoundLinear, GraphView
-from hfx.exporter.encoder.shapes import Shape
+from hfx.exporter.encoder.graph.linears import FoundLinear, GraphView
+from hfx.exporter.encoder.graph.shapes import Shape
 
 MOST_ADDED = 2  # tensors added to the scores: a mask, and a bias by the distance of tokens
 RANK = 3  # of the output of a linear: rows, width and the numbers of each token

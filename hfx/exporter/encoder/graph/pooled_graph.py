@@ -33,7 +33,7 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
     import torch
     from onnx import TensorProto, helper
 
-    from hfx.exporter.encoder.ragged import assign, rename
+    from hfx.exporter.encoder.graph.ragged import assign, rename
     from hfx.exporter.graph.operators import DOMAIN, define
 
     (value,) = (value for value in model.graph.output if value.name == hidden)
@@ -76,7 +76,7 @@ def sum_by_operators(model: onnx.ModelProto, mask: str) -> None:
 
     As in pooling.py, the sum of a row is then the same alone and in any batch.
     """
-    from hfx.exporter.encoder.ragged import NodeList, assign
+    from hfx.exporter.encoder.graph.ragged import NodeList, assign
     from hfx.exporter.graph.operators import DOMAIN, define
 
     graph = model.graph

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hfx.exporter.encoder.attention import STEP
+from hfx.exporter.encoder.graph.attention import STEP
 from hfx.exporter.graph import operators
 
 if TYPE_CHECKING:

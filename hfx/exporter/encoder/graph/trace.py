@@ -73,7 +73,7 @@ def trace(model: torch.nn.Module, outputs: Sequence[str], opset: int, types: boo
     """
     import torch
 
-    from hfx.exporter.encoder.disentangled import as_operators
+    from hfx.exporter.encoder.graph.disentangled import as_operators
     from hfx.exporter.graph.operators import define
 
     inputs = token_inputs(model, types)

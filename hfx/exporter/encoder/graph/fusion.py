@@ -22,11 +22,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from hfx.exporter.encoder.attention import RANK, FoundAttention, find_attentions
-from hfx.exporter.encoder.build import clean, inlined
-from hfx.exporter.encoder.linears import FoundLinear, GraphView, find_linears, replace_nodes
-from hfx.exporter.encoder.masks import KEY_MASK, SEEN
-from hfx.exporter.encoder.ragged import OUTPUT, PADDED, SPLIT, NodeList, assign, rename
+from hfx.exporter.encoder.graph.attention import RANK, FoundAttention, find_attentions
+from hfx.exporter.encoder.graph.build import clean, inlined
+from hfx.exporter.encoder.graph.linears import FoundLinear, GraphView, find_linears, replace_nodes
+from hfx.exporter.encoder.graph.masks import KEY_MASK, SEEN
+from hfx.exporter.encoder.graph.ragged import OUTPUT, PADDED, SPLIT, NodeList, assign, rename
 from hfx.exporter.graph.blocks import Activation
 from hfx.exporter.graph.writer import CONTRIB
 from hfx.names import ATTENTION_MASK, EMBEDDING, ITEM_SHAPE
