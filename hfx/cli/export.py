@@ -31,14 +31,6 @@ def command(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A folder, or a hub id such as org/name.")
     ] = None,
-    settings: Annotated[
-        Path | None,
-        Option(
-            "--from",
-            help="Read MODEL and its options from MLServer's model-settings.json. Options given here override them.",
-            metavar="FILE",
-        ),
-    ] = None,
     again: Annotated[
         str | None,
         Option(
@@ -65,10 +57,12 @@ def command(
     from hfx.exporter.source import open_checkpoint, open_config
 
     report = reporter(context)
-    if again is not None and settings is None:
+    if again is not None:
         model, options = _again(context, again, model, options)
+    elif model is None:
+        raise UsageError("Give MODEL or --again.", "`hfx export --help` shows what it takes.")
     else:
-        model, options = _model_and_options(context, model, settings, options)
+        options = replace(options, command=_made_by(model))
     if options.adapters is not None or options.adapter:
         return _adapters(context, model, options, dry_run, verbose)
     checkpoint = (open_config if dry_run else open_checkpoint)(model, options.revision)
@@ -123,29 +117,6 @@ def _adapters(context: typer.Context, model: str, options: ExportOptions, dry_ru
         raise first.with_message(f"Not published: {', '.join(failures)}. The first reason: {first.message}")
 
 
-def _model_and_options(
-    context: typer.Context, model: str | None, settings: Path | None, options: ExportOptions
-) -> tuple[str, ExportOptions]:
-    """Return the checkpoint and the export options, with the command that generated files quote.
-
-    Prints the options that come from --from.
-    """
-    if (model is None) == (settings is None) or context.params["again"]:
-        raise UsageError("Give MODEL, --from or --again.", "`hfx export --help` shows what it takes.")
-    if settings is None:
-        assert model is not None
-        return model, replace(options, command=_made_by(model))
-    from hfx.exporter.mlserver_settings import read_settings
-
-    migrated, report = read_settings(settings), reporter(context)
-    for warning in migrated.warnings:
-        report.warn(warning)
-    typed = {name for name in context.params if not _is_default(context, name)}
-    taken = {name: value for name, value in migrated.options.items() if name not in typed}
-    report.note(migrated.command(taken | {name: context.params[name] for name in migrated.options if name in typed}))
-    return migrated.model, replace(options, **taken, command=_made_by(migrated.model))
-
-
 def _again(context: typer.Context, name: str, model: str | None, options: ExportOptions) -> tuple[str, ExportOptions]:
     """Return the checkpoint and the options with which the published model NAME was exported, to replace it."""
     from hfx.exporter.adapters.part import RECORD
@@ -162,7 +133,7 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
     source = manifest.source
     command = made_by(read_text(options.repository / name / CONFIG, MAX_CONFIG_BYTES))
     words = shlex.split(command)
-    if words[:2] != ["hfx", "export"] or "--from" in words:
+    if words[:2] != ["hfx", "export"]:
         fix = f"Type its options: hfx export MODEL --name {name} --force."
         raise UsageError(f"{name} was not made by `hfx export MODEL`, but by {command!r}.", fix)
     if RECORD in manifest.choices:

@@ -34,7 +34,6 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
             lines.append(f"  {device.upper():9} {figures['precision']}{how}{where}")
             lines += [f"  {'':9} {line}" for line in (_mixed(manifest) if device == "cpu" else [])]
             lines += [f"  {'':9} {line}" for line in _agreement(figures)]
-            lines += [f"  {'':9} {line}" for line in (_not_captured(manifest) if device == "gpu" else [])]
             lines += [
                 f"  {'':9} {line}" for line in _trials(manifest.choices.get("cpu_runtime") if device == "cpu" else {})
             ]
@@ -56,12 +55,6 @@ def _mixed(manifest: Manifest) -> list[str]:
     kept = f"{len(search.kept)} kept in {finer} ({places(search.kept)})"
     speed = f"{search.speedup:g} x as fast as fp32"
     return [f"{search.precision} for {rest} of {search.products} products, {kept}, {speed}"]
-
-
-def _not_captured(manifest: Manifest) -> list[str]:
-    """Return what prevents the capture of a generator's decode steps; nothing if they can be captured."""
-    obstacles: Any = manifest.choices.get("gpu_capture_obstacles")
-    return [f"decode steps run node by node, not as a CUDA graph: {obstacle}" for obstacle in obstacles or ()]
 
 
 def _steps(tokenizer: Any) -> list[str]:

@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from hfx import native
 from hfx.errors import StorageFull
 from hfx.exporter.families import find_family
@@ -23,7 +21,6 @@ from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.plan import BEAMS, GeneratorPlan
 from hfx.exporter.graph.blocks import Attention, Net, Rotary
 from hfx.exporter.graph.generator import GeneratorWriter, choose_graph, log_softmax_graph, top_k_graph
-from hfx.exporter.graph.placement import obstacles
 from hfx.exporter.graph.writer import WeightFile
 from hfx.exporter.quantize.balance import balanced
 from hfx.exporter.quantize.generator import Formats, KvType
@@ -125,15 +122,6 @@ def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Pa
             f"{folder} can't be written: {error.strerror}.", "Free space, or choose another disk."
         ) from error
     return read_spec(folder)
-
-
-def capture_obstacles(folder: Path) -> list[str]:
-    """Return what prevents the capture of decode steps as CUDA graphs, by file; an empty list if nothing does."""
-    return [
-        f"{path.name}: {obstacle}"
-        for path in read_spec(folder).files.decoder.values()
-        for obstacle in obstacles(onnx.load(path, load_external_data=False))
-    ]
 
 
 def _of_length(net: Net, length: int) -> Net:

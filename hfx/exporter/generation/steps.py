@@ -15,7 +15,7 @@ from typing import Any
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.generation import folders, gate, mixed, runtimes
-from hfx.exporter.generation.engine_folder import capture_obstacles, release_memory, write
+from hfx.exporter.generation.engine_folder import release_memory, write
 from hfx.exporter.generation.plan import GeneratorPlan
 from hfx.exporter.generation.prompts import (
     LongReader,
@@ -211,7 +211,6 @@ def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorA
     choices = {
         **artefacts.choices,
         **({"cpu_runtime": artefacts.chosen["cpu"].as_json(plan.cpu_runtime)} if "cpu" in plan.built else {}),
-        **({"gpu_capture_obstacles": capture_obstacles(artefacts.version / "gpu")} if "gpu" in plan.built else {}),
         "slots": plan.slots,
         "max_queue": plan.max_queue,
         "threads": plan.threads,

@@ -94,18 +94,6 @@ def test_a_file_for_gpus_says_where_it_was_compared(kind: str, said: str) -> Non
     assert lines[1].split(maxsplit=1) == ["GPU", said]
 
 
-def test_what_prevents_cuda_graphs_is_named() -> None:
-    figures = {"gpu": {**GENERATOR, "precision": "fp16"}}
-
-    def lines(*obstacles: str) -> list[str]:
-        choices: dict[str, Any] = {"gpu_capture_obstacles": list(obstacles)}
-        published = manifest(task=Task.TEXT_GENERATION, parity=figures, choices=choices)
-        return summary(published, Path("model_repository"))
-
-    added = [line.strip() for line in lines("decoder.onnx: If y has a subgraph.") if line not in lines()]
-    assert added == ["decode steps run node by node, not as a CUDA graph: decoder.onnx: If y has a subgraph."]
-
-
 def test_the_longest_prompt_that_was_compared_is_told() -> None:
     long = {"texts": 3, "longest": 1024, "positions": 384, "agreement": 0.9922, "ties": 0.0, "error": 0.03}
     figures = {**GENERATOR, "forced": {**GENERATOR["forced"], "error": 0.02}, "long": long}
