@@ -61,10 +61,15 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --durations 30 --durati
 # `make test DURATIONS=--write-durations` records how long each file takes.
 DURATIONS ?= --compare-durations
 
-test: install ## Every check, and every test but those of test-full (15 minutes on two cores)
+SUITE := tests/triton tests/unit tests/attacks
+# EVERYTHING=yes runs the tests that the change can't reach, too.
+EVERYTHING ?=
+
+test: install ## Every check, and the tests that the change since the branch point can reach, or all if that can't be told
 	$(MAKE) --jobs 2 --output-sync=line check zoo-shared
 	@rm -f build/tests-failed
-	@$(PYTEST) $(DURATIONS) tests/triton tests/unit tests/attacks || { code=$$?; mkdir -p build; [ $$code != 1 ] || touch build/tests-failed; exit $$code; }
+	@files=$$([ -n "$(EVERYTHING)" ] && echo $(SUITE) || $(BIN)/python -m tests.selection $(SUITE)) && [ -z "$$files" ] || \
+		$(PYTEST) $(DURATIONS) $$files || { code=$$?; mkdir -p build; [ $$code != 1 ] || touch build/tests-failed; exit $$code; }
 
 test-failed: check ## The tests that failed in the run before, one after the other
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --last-failed --last-failed-no-failures none tests/triton tests/unit tests/attacks

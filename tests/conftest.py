@@ -44,9 +44,19 @@ PUBLISHED = {
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_SERVER = ("tests/triton/", "tests/attacks/test_hostile_requests.py")
-# Fixtures that start a server or export models, once for all the files that use them, ...
-SHARED = re.compile(r"\b(server|client|writing_server|perf_server|dialects|many_tasks|writers): ")
-# ... in parameters of tests and fixtures; and those of them that a file has itself.
+# Fixtures that start a server or export models, once for all the files that use them. The files of a group run in one
+# worker; a file that uses fixtures of several groups is in the first of them.
+GROUPS = {
+    "writing_server": "server of generators",
+    "writers": "generators",
+    "dialects": "front",
+    "many_tasks": "front",
+    "server": "server of encoders",
+    "client": "server of encoders",
+    "perf_server": "server of encoders",
+}
+SHARED = re.compile(rf"\b({'|'.join(GROUPS)}): ")
+# They are parameters of tests and fixtures; and those of them that a file has itself.
 PARAMETERS = re.compile(r"^(?:def test_|@pytest\.fixture.*\ndef )\w+\(([^)]*)", re.MULTILINE)
 OWN = re.compile(r"^def (server|client)\(", re.MULTILINE)
 TRAINED = {"batch_repository"}  # fixtures of tests/unit that train and export
@@ -61,21 +71,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """With several workers, a file stays in one of them, and one runs all files that share servers."""
+    """With several workers, a file stays in one of them, and one runs all files of a group."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "shared servers" if shares_a_server(file) else file
+        return group_of(nodeid.partition("::")[0])
 
 
 @cache
-def shares_a_server(file: str) -> bool:
-    """Whether tests of a file use a fixture of SHARED that is not the file's own."""
+def group_of(file: str) -> str:
+    """Return the group whose fixtures the tests of a file use, and that are not its own; the file if there is none."""
     if not file.startswith(WITH_SERVER):
-        return False
+        return file
     text = (ROOT / file).read_text(encoding="utf-8")
     used = {name for parameters in PARAMETERS.findall(text) for name in SHARED.findall(parameters)}
-    return bool(used - set(OWN.findall(text)))
+    used -= set(OWN.findall(text))
+    return next((group for fixture, group in GROUPS.items() if fixture in used), file)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

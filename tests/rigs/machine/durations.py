@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.selection import git
+
 TABLE = Path(__file__).parents[2] / "durations.tsv"
 SHOWN = 20
 SHORTEST = 1.0  # seconds: shorter files are not recorded
@@ -34,7 +36,8 @@ class Durations:
         """Print the largest changes, or write the table."""
         seconds = {file: each for file, each in sorted(self._seconds.items()) if each >= SHORTEST}
         if config.getoption("--write-durations"):
-            TABLE.write_text("".join(f"{each:.0f}\t{file}\n" for file, each in seconds.items()))
+            head = f"# {git('rev-parse', 'HEAD')}\n"
+            TABLE.write_text(head + "".join(f"{each:.0f}\t{file}\n" for file, each in seconds.items()))
             return
         recorded = read_table(TABLE.read_text())
         terminalreporter.section("durations")
@@ -43,8 +46,8 @@ class Durations:
 
 
 def read_table(text: str) -> dict[str, float]:
-    """The recorded seconds of each file."""
-    rows = (line.split("\t") for line in text.splitlines())
+    """Return the recorded seconds of each file; the first line is the commit at which they were recorded."""
+    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
     return {file: float(seconds) for seconds, file in rows}
 
 
