@@ -15,7 +15,7 @@ from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import RETRY, UNKNOWN_PATH, Header, Refusal
 from hfx.front.request import ClientRequest
 from hfx.front.response import REQUEST_ID
-from hfx.front.schemas import OBJECT, TEXT, Schema, body
+from hfx.front.schemas import Schema, body
 from hfx.front.upstream import Upstream, UpstreamConnection, UpstreamLost
 
 PREFIX = b"/v1/"
@@ -27,13 +27,13 @@ ENDED = "The process of files and batches ended before it answered. Send the req
 PASSED = (b"content-type", b"content-length")
 CHUNKED: Header = (b"transfer-encoding", b"chunked")
 UPLOAD_SECONDS = 3600.0
-FILE = body("purpose file", purpose={"const": "batch"}, file=TEXT)
+FILE = body("purpose file", purpose={"const": "batch"}, file=str)
 CREATED = body(
     "input_file_id endpoint completion_window",
-    input_file_id=TEXT,
-    endpoint=TEXT,
-    completion_window=TEXT,
-    metadata=OBJECT,
+    input_file_id=str,
+    endpoint=str,
+    completion_window=str,
+    metadata=dict,
 )
 # The paths for /openapi.json: method, path, summary, schema of the body.
 BATCH_PATHS: tuple[tuple[str, str, str, Schema], ...] = (

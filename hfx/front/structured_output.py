@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hfx.front.refusals import Refusal, dumped, shown
-from hfx.front.schemas import OBJECT, TEXT, Schema, array, body, either
+from hfx.front.schemas import body, schema
 
 ANY_OBJECT = {"type": "object"}  # what OpenAI calls JSON mode
 
@@ -106,12 +106,12 @@ OPENAI: Mapping[str, Reader] = {
     "guided_regex": _regex,
     "guided_choice": _choices,
 }
-SCHEMA = either(OBJECT, TEXT)
-OPENAI_SCHEMAS: Mapping[str, Schema] = {
-    "response_format": body("type", type=TEXT, json_schema=body("schema", name=TEXT, schema=OBJECT)),
-    "structured_outputs": body("", json=SCHEMA, regex=TEXT, choice=array(TEXT)),
+SCHEMA = schema(dict[str, Any] | str)
+OPENAI_SCHEMAS: Mapping[str, Any] = {
+    "response_format": body("type", type=str, json_schema=body("schema", name=str, schema=dict)),
+    "structured_outputs": body("", json=SCHEMA, regex=str, choice=list[str]),
     "guided_json": SCHEMA,
-    "guided_regex": TEXT,
-    "guided_choice": array(TEXT),
+    "guided_regex": str,
+    "guided_choice": list[str],
 }
-GRAMMAR = body("type value", type=TEXT, value=SCHEMA)
+GRAMMAR = body("type value", type=str, value=SCHEMA)

@@ -25,7 +25,7 @@ from hfx.front.fields import (
     whole_number,
 )
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, array, body
+from hfx.front.schemas import body
 from hfx.metadata import INT32_MAX
 from hfx.names import DIMENSIONS, PROMPT_NAME, TEXT_INPUT, TOKENIZE_SUFFIX, Task
 
@@ -93,19 +93,19 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 
 BODY = body(
     "query documents",
-    **{**QUERY, "documents": array(TEXT)},
-    return_documents=BOOLEAN,
+    **{**QUERY, "documents": list[str]},
+    return_documents=bool,
     **SHARED,
 )
 EMBED = body(
     "model texts input_type",
-    model=TEXT,
-    texts=array(TEXT),
-    input_type=TEXT,
-    embedding_types=array(TEXT),
-    output_dimension=WHOLE,
-    truncate=TEXT,
-    priority=WHOLE,
+    model=str,
+    texts=list[str],
+    input_type=str,
+    embedding_types=list[str],
+    output_dimension=int,
+    truncate=str,
+    priority=int,
 )
 DIALECT = Dialect(
     "cohere",

@@ -52,7 +52,7 @@ from hfx.front.fields import (
 )
 from hfx.front.inference import in_order
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
+from hfx.front.schemas import body
 from hfx.front.structured_output import GRAMMAR
 from hfx.metadata import INT32_MAX
 from hfx.names import GENERATION_TASKS, TEXT_INPUT, TOKENIZE_SUFFIX, Kind, Task
@@ -311,39 +311,39 @@ def _check_equal(parameters: Fields, name: str, value: Any, reason: str) -> None
 
 
 # The parameters of all tasks. A model takes those of its own task.
-PARAMETERS: Mapping[str, Schema] = {
-    "top_k": WHOLE,
-    "function_to_apply": TEXT,
-    "aggregation_strategy": TEXT,
-    "targets": TEXTS,
-    "max_answer_len": WHOLE,
-    "doc_stride": WHOLE,
-    "handle_impossible_answer": BOOLEAN,
-    "candidate_labels": array(TEXT),
-    "multi_label": BOOLEAN,
-    "normalize": BOOLEAN,
-    "truncate": BOOLEAN,
+PARAMETERS: Mapping[str, Any] = {
+    "top_k": int,
+    "function_to_apply": str,
+    "aggregation_strategy": str,
+    "targets": str | list[str],
+    "max_answer_len": int,
+    "doc_stride": int,
+    "handle_impossible_answer": bool,
+    "candidate_labels": list[str],
+    "multi_label": bool,
+    "normalize": bool,
+    "truncate": bool,
     "encoding_format": {"enum": ["float", "base64"]},
 }
-WRITING: Mapping[str, Schema] = {
+WRITING: Mapping[str, Any] = {
     **schemas.GENERATION,
-    "return_full_text": BOOLEAN,
-    "details": BOOLEAN,
-    "top_n_tokens": WHOLE,
-    "max_length": WHOLE,
-    "min_length": WHOLE,
+    "return_full_text": bool,
+    "details": bool,
+    "top_n_tokens": int,
+    "max_length": int,
+    "min_length": int,
     "grammar": GRAMMAR,
 }
-GENERATION = body("inputs", inputs=TEXT, parameters=body("", **WRITING))
+GENERATION = body("inputs", inputs=str, parameters=body("", **WRITING))
 ANY_TASK = body(
     "inputs",
-    inputs=either(TEXT, OBJECT, array({})),
+    inputs=str | dict | list[Any],
     parameters=body("", **{**PARAMETERS, **WRITING}),
-    stream=BOOLEAN,
-    options=OBJECT,
+    stream=bool,
+    options=dict,
 )
-SENTENCES = body("inputs", inputs=body("source_sentence sentences", source_sentence=TEXT, sentences=array(TEXT)))
-VECTORS = body("inputs", inputs=TEXTS, normalize=BOOLEAN, truncate=BOOLEAN, parameters=OBJECT)
+SENTENCES = body("inputs", inputs=body("source_sentence sentences", source_sentence=str, sentences=list[str]))
+VECTORS = body("inputs", inputs=str | list[str], normalize=bool, truncate=bool, parameters=dict)
 BELOW = "/models/{model}"
 DIALECT = Dialect(
     "huggingface",

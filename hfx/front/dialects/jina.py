@@ -25,7 +25,7 @@ from hfx.front.fields import (
 )
 from hfx.front.ranking import only_colbert, ranked
 from hfx.front.refusals import Refusal, dumped, json_type
-from hfx.front.schemas import BOOLEAN, TEXT, WHOLE, Schema, array, body, either
+from hfx.front.schemas import array, body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import TEXT_INPUT, TOKENIZE_SUFFIX, Task
 
@@ -112,13 +112,13 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     return refusal.status, {"detail": refusal.message}
 
 
-DOCUMENT = either(TEXT, body("text", text=TEXT))
-QUERY: dict[str, Schema] = {"model": TEXT, "query": TEXT, "documents": array(DOCUMENT), "top_n": WHOLE}
-SHARED: dict[str, Schema] = {
+DOCUMENT = either(str, body("text", text=str))
+QUERY: dict[str, Any] = {"model": str, "query": str, "documents": array(DOCUMENT), "top_n": int}
+SHARED: dict[str, Any] = {
     **{name: {"type": json_type(values[0])} for name, values in NEUTRAL.items()},
-    "rank_fields": array(TEXT),
-    **dict.fromkeys(CUTS, WHOLE),
-    **dict.fromkeys(IGNORED, TEXT),
+    "rank_fields": list[str],
+    **dict.fromkeys(CUTS, int),
+    **dict.fromkeys(IGNORED, str),
 }
-BODY = body("query documents", **QUERY, return_documents=BOOLEAN, **SHARED)
+BODY = body("query documents", **QUERY, return_documents=bool, **SHARED)
 DIALECT = Dialect("jina", routes("POST", "v1/rerank", rerank, "Documents ranked for a query.", BODY), error)

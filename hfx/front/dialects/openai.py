@@ -47,7 +47,7 @@ from hfx.front.fields import (
 )
 from hfx.front.inference import in_order, interleaved
 from hfx.front.refusals import UNKNOWN_PATH, Refusal, dumped
-from hfx.front.schemas import BOOLEAN, GENERATION, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
+from hfx.front.schemas import GENERATION, array, body
 from hfx.front.structured_output import OPENAI, OPENAI_SCHEMAS, openai_structure
 from hfx.names import LOGPROBS, MAX_TOKENS, TEXT_INPUT, Task
 from hfx.tasks.transformers_settings import LACKING
@@ -352,32 +352,32 @@ def _usage(completion: Completion, results: Sequence[Generation]) -> dict[str, i
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-WRITING: Mapping[str, Schema] = {
+WRITING: Mapping[str, Any] = {
     **GENERATION,
-    "model": TEXT,
-    "stream": BOOLEAN,
-    "stream_options": body("", include_usage=BOOLEAN),
-    "n": WHOLE,
-    "ignore_eos": BOOLEAN,
+    "model": str,
+    "stream": bool,
+    "stream_options": body("", include_usage=bool),
+    "n": int,
+    "ignore_eos": bool,
     **OPENAI_SCHEMAS,
 }
-COMPLETION = body("model prompt", prompt=TEXTS, **WRITING)
-MESSAGES = array(body("role content", role=TEXT, content=either(TEXT, array(OBJECT))))
+COMPLETION = body("model prompt", prompt=str | list[str], **WRITING)
+MESSAGES = array(body("role content", role=str, content=str | list[dict[str, Any]]))
 CHAT_COMPLETION = body(
     "model messages",
     messages=MESSAGES,
-    max_completion_tokens=WHOLE,
-    top_logprobs=WHOLE,
-    **{**WRITING, "logprobs": BOOLEAN},
+    max_completion_tokens=int,
+    top_logprobs=int,
+    **{**WRITING, "logprobs": bool},
 )
 EMBEDDINGS = body(
     "model input",
-    model=TEXT,
-    input=TEXTS,
+    model=str,
+    input=str | list[str],
     encoding_format={"enum": ["float", "base64"]},
-    dimensions=WHOLE,
-    prompt_name=TEXT,
-    prompt=TEXT,
+    dimensions=int,
+    prompt_name=str,
+    prompt=str,
 )
 DIALECT = Dialect(
     "openai",

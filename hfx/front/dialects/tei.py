@@ -38,7 +38,7 @@ from hfx.front.fields import (
 )
 from hfx.front.ranking import only_colbert, ranked
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import BOOLEAN, OBJECT, TEXT, TEXTS, WHOLE, Schema, array, body, either
+from hfx.front.schemas import body, either
 from hfx.metadata import INT32_MAX
 from hfx.names import TEXT_INPUT, TOKENIZE_SUFFIX, Kind, Task
 from hfx.python_backends.errors import TOO_LONG
@@ -343,26 +343,26 @@ def _kind(request: DialectRequest, model: ServedModel) -> dict[str, Any]:
     return {"reranker" if model.task is Task.TEXT_RANKING else "classifier": names}
 
 
-CUTTING: Mapping[str, Schema] = {"truncate": BOOLEAN, "truncation_direction": TEXT}
+CUTTING: Mapping[str, Any] = {"truncate": bool, "truncation_direction": str}
 EMBED = body(
-    "inputs", inputs=TEXTS, normalize=BOOLEAN, parameters=OBJECT, prompt_name=TEXT, dimensions=WHOLE, **CUTTING
+    "inputs", inputs=str | list[str], normalize=bool, parameters=dict, prompt_name=str, dimensions=int, **CUTTING
 )
-EMBED_SPARSE = body("inputs", inputs=TEXTS, prompt_name=TEXT, **CUTTING)
-SENTENCES = body("source_sentence sentences", source_sentence=TEXT, sentences=array(TEXT))
+EMBED_SPARSE = body("inputs", inputs=str | list[str], prompt_name=str, **CUTTING)
+SENTENCES = body("source_sentence sentences", source_sentence=str, sentences=list[str])
 SIMILARITY = body("inputs", inputs=SENTENCES, parameters=body("", **CUTTING))
-PREDICT = body("inputs", inputs=either(TEXT, array(array(TEXT))), raw_scores=BOOLEAN, **CUTTING)
+PREDICT = body("inputs", inputs=str | list[list[str]], raw_scores=bool, **CUTTING)
 RERANK = body(
     "query texts",
-    query=TEXT,
-    texts=array(TEXT),
-    top_n=WHOLE,
-    raw_scores=BOOLEAN,
-    return_text=BOOLEAN,
-    prompt_name=TEXT,
+    query=str,
+    texts=list[str],
+    top_n=int,
+    raw_scores=bool,
+    return_text=bool,
+    prompt_name=str,
     **CUTTING,
     **jina.SHARED,
 )
-TOKENIZE = body("inputs", inputs=TEXTS, add_special_tokens=BOOLEAN, prompt_name=TEXT)
+TOKENIZE = body("inputs", inputs=str | list[str], add_special_tokens=bool, prompt_name=str)
 DIALECT = Dialect(
     "text-embeddings-inference",
     (

@@ -19,7 +19,7 @@ from hfx.front.dialects.openai import error
 from hfx.front.fields import Fields, flag, known_fields, texts
 from hfx.front.ranking import colbert_ranks
 from hfx.front.refusals import Refusal, dumped
-from hfx.front.schemas import BOOLEAN, TEXT, TEXTS, body
+from hfx.front.schemas import body
 from hfx.names import QUERY, TEXT_INPUT, Kind, Task
 
 # A request has the two sides of the pairs in the fields of one of these rows.
@@ -87,9 +87,9 @@ def _sides(fields: Fields) -> tuple[str, ...]:
 
 BODY = body(
     "",
-    model=TEXT,
-    **dict.fromkeys(TEXT_FIELDS, TEXTS),
-    use_activation=BOOLEAN,
+    model=str,
+    **dict.fromkeys(TEXT_FIELDS, str | list[str]),
+    use_activation=bool,
     **SHARED,
 )
 DIALECT = Dialect(
