@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hfx.errors import ModelUnknown, RequestRefused
+from hfx.front.refusals import invalid
 from hfx.metadata import TEMPORARY, ModelMetadata, tensors_of
 from hfx.names import MEMBER_SUFFIXES, Kind, Task
 from hfx.tasks import kind_of, task_of
@@ -47,6 +48,12 @@ class ServedModel:
     def kind(self) -> Kind | None:
         """The kind of an encoder, according to its configuration; None for a generator."""
         return kind_of(self.metadata, self.task)
+
+    def check_task(self, *tasks: Task) -> None:
+        """Raise Refusal (400) unless the model is for one of `tasks`."""
+        if self.task not in tasks:
+            message = f"The model {self.name!r} is for {self.task}, not for {' or '.join(sorted(tasks))}."
+            raise invalid(f"{message} Name a model of that task.", "model")
 
 
 class Catalog:

@@ -1,35 +1,178 @@
-"""The parts that all HTTP dialects share: routes, requests and the kinds of answers."""
+"""The parts that all HTTP dialects share: routes, requests with their fields, and the kinds of answers."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from hfx.front.inference import Inference
+from hfx.client.calls import Call
+from hfx.client.results import Generation, Piece
+from hfx.client.settings import GenerationSettings
+from hfx.front import fields
+from hfx.front.catalog import ServedModel
+from hfx.front.inference import Inference, in_order, interleaved
 from hfx.front.model_files import ModelFiles
-from hfx.front.refusals import Header, Refusal, dumped
+from hfx.front.refusals import Header, Refusal, dumped, invalid, shown
 from hfx.front.schemas import Schema
-from hfx.front.settings import Limits
+from hfx.metadata import INT32_MAX
+from hfx.names import Task
+from hfx.python_backends.checks import Check, boolean, integer
+from hfx.python_backends.errors import TOO_LONG, InvalidRequest
+from hfx.python_backends.tasks import PROMPTS
 from hfx.strict_json import no_constant
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Prompt = tuple[str, GenerationSettings]
+
+
+class Fields(dict[str, Any]):
+    """The fields of a JSON object in a request.
+
+    The methods return a field with its type, and raise Refusal (400), which names the field, for any other type. A
+    field that is null is absent.
+    """
+
+    def text(self, name: str) -> str:
+        """Return a text."""
+        return fields.text(self.get(name), name)
+
+    def texts(self, name: str) -> list[str]:
+        """Return the texts of a field that is a text or a list of texts. Raises Refusal (413) for too many."""
+        return fields.texts(self.get(name), name)
+
+    def listed(self, name: str) -> list[str]:
+        """Return the texts of a field that is a list of texts. Raises Refusal (413) for too many."""
+        if not isinstance(self.get(name), list):
+            raise self.refusal(name, "Send a list of texts.")
+        return self.texts(name)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return a boolean."""
+        return bool(self._checked(name, boolean, default))
+
+    def number(self, name: str, default: int, low: int = 1, high: int = INT32_MAX) -> int:
+        """Return a whole number from `low` to `high`."""
+        return int(self._checked(name, integer(low, high), default))
+
+    def _checked(self, name: str, check: Check, default: Any) -> Any:
+        value = self.get(name)
+        try:
+            return default if value is None else check(name, value)
+        except InvalidRequest as error:
+            raise self.refusal(name, f"Send {error.allowed}.") from None
+
+    def object(self, name: str) -> Fields:
+        """Return the fields of an object, which are none if the field is absent."""
+        return Fields(fields.json_object(self.get(name) or {}, name))
+
+    def prompt(self) -> dict[str, str]:
+        """Return the prompt of a request, as keyword arguments of functions in `hfx.client.calls`."""
+        return {name: self.text(name) for name in PROMPTS if self.get(name) is not None}
+
+    def refusal(self, name: str, fix: str) -> Refusal:
+        """Return the refusal (400) of a field's value. `fix` is a sentence that says what to send."""
+        return invalid(f"{name} is {shown(self.get(name))}. {fix}", name)
+
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        """Raise Refusal (400) for a field that is not in `known`."""
+        fields.refuse_unknown(self, known)
+
+    def refuse_unsupported(self, neutral: Mapping[str, tuple[Any, ...]]) -> None:
+        """Raise Refusal (400) for a field that hfx lacks, unless it has one of its `neutral` values (no effect)."""
+        fields.refuse_unsupported(self, neutral)
+
+    def check_read(self, results: Sequence[Any], *, truncate: bool = False) -> None:
+        """Raise Refusal (413) if the model did not read a text to its end, unless the field `truncate` allows it.
+
+        The parameter `truncate` is the default of the field. Models cut texts on the right; any other
+        `truncation_direction` is refused (400).
+        """
+        name = "truncation_direction"
+        if self.get(name) is not None and str(self[name]).lower() != "right":
+            raise self.refusal(name, "Send right, or leave it out.")
+        most = max(result.truncated_tokens for result in results)
+        if most and not self.flag("truncate", truncate):
+            message = f"A text has {most} tokens more than the model reads. Send truncate, or less."
+            raise Refusal(413, message, param="inputs", reason=TOO_LONG.name)
 
 
 @dataclass(frozen=True)
 class DialectRequest:
-    """A request in a dialect, and the objects with which a handler answers it.
+    """A request in a dialect. A handler answers it with these methods.
 
-    `model` is the model that the path names (empty: none) and `content` the body's JSON. `inference` calls models, and
-    `files` reads their files. `limits` are those of the front. `id` is the request's id, for answers that contain one.
+    `model_name` is the model that the path names (empty: none), and `content` the body's JSON. `id` is the request's
+    id, for answers that contain one. `most_requests` is the number of requests that the front answers at a time.
+    `files` has the models' settings and tokenizers. `inference` sends the calls to Triton.
     """
 
-    model: str
+    model_name: str
     content: Any
-    inference: Inference
-    files: ModelFiles
-    limits: Limits
     id: str
+    most_requests: int
+    files: ModelFiles
+    inference: Inference
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The caller's names of fields by hfx's own names. A model's refusals name the caller's field."""
+        return self.inference.names
+
+    def fields(self, body: Schema | None = None) -> Fields:
+        """Return the fields of the body, which must be a JSON object.
+
+        Raises Refusal (400) for a field that the schema `body` does not have.
+        """
+        found = Fields(fields.json_object(self.content))
+        if body is not None:
+            found.refuse_unknown(body["properties"])
+        return found
+
+    async def models(self) -> list[ServedModel]:
+        """Return all served models."""
+        return await self.inference.catalog.models()
+
+    async def model(self, *tasks: Task) -> ServedModel:
+        """Return the model that the path names, whatever its task, or else the only model for `tasks` (none: any).
+
+        Raises ModelUnknown, and RequestRefused if there is no such model or if there are several.
+        """
+        catalog = self.inference.catalog
+        return await (catalog.model(self.model_name) if self.model_name else catalog.only(*tasks))
+
+    async def named_model(self, fields: Fields, *tasks: Task) -> ServedModel:
+        """Return the model that the path names, or else the field `model`. Raises Refusal unless it is for `tasks`."""
+        model = await self.inference.catalog.model(self.model_name or fields.text("model"))
+        model.check_task(*tasks)
+        return model
+
+    async def rows(
+        self, model: ServedModel, call: Callable[[Item], Call[Result]], items: Iterable[Item]
+    ) -> list[Result]:
+        """Return the results of `call` for each item, such as a text, in order."""
+        return await self.inference.rows(model, [call(item) for item in items])
+
+    async def generate(self, model: ServedModel, texts: Iterable[Prompt]) -> list[Generation]:
+        """Generate a text for each prompt with its settings."""
+        return await in_order([self.inference.generate(model, *text) for text in texts])
+
+    def pieces(self, model: ServedModel, texts: Iterable[Prompt]) -> AsyncGenerator[tuple[int, Piece], None]:
+        """Yield the pieces of generated texts as they arrive, each with the number of its text."""
+        return interleaved([self.inference.pieces(model, *text) for text in texts])
+
+    async def tokenized(
+        self, model: ServedModel, texts: list[str], use: Callable[[str, Any], Result], special: bool = True
+    ) -> list[Result]:
+        """Return the results of `use`, which is called with each text and its tokenizers.Encoding."""
+        return await self.files.tokenized(model, texts, use, special, self.inference.has_left)
+
+    async def count_tokens(self, model: ServedModel, texts: list[str]) -> int:
+        """Return the number of tokens that an encoder reads of `texts`, and count them as the request's."""
+        self.inference.input_tokens = await self.files.count(model, texts, self.inference.has_left)
+        return self.inference.input_tokens
 
 
 @dataclass(frozen=True)
@@ -40,8 +183,9 @@ class Document:
     headers: tuple[Header, ...]
 
 
-Events = AsyncGenerator[bytes, None]  # a stream of server-sent events
-Handler = Callable[[DialectRequest], Awaitable["bytes | Events | Document"]]
+Events = AsyncGenerator[Any, None]  # a stream of server-sent events: JSON, or bytes of whole events
+# A handler returns JSON, the bytes of JSON, a stream, or a document.
+Handler = Callable[[DialectRequest], Awaitable[Any]]
 
 
 @dataclass(frozen=True)

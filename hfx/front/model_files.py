@@ -86,9 +86,13 @@ class ModelFiles:
         return result
 
     def settings(self, model: ServedModel, suffix: str = POSTPROCESS_SUFFIX) -> dict[str, Any]:
-        """Return the settings.json of a member of an encoder."""
+        """Return the settings with which an encoder's answers are made."""
         values: dict[str, Any] = self._open(self._folder(model, suffix) / SETTINGS, _read_json)
         return values
+
+    def text_settings(self, model: ServedModel) -> dict[str, Any]:
+        """Return the settings with which an encoder reads texts, such as its `max_length` and its `prompts`."""
+        return self.settings(model, TOKENIZE_SUFFIX)
 
     def prompted(
         self, model: ServedModel, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
@@ -97,7 +101,7 @@ class ModelFiles:
 
         Raises Refusal for an unknown name, and for a model whose template of pairs contains the prompt.
         """
-        settings = self.settings(model, TOKENIZE_SUFFIX)
+        settings = self.text_settings(model)
         if settings.get("template"):
             message = f"{model.name} reads a prompt in its template of pairs. Leave prompt_name out."
             raise Refusal(400, message, param=PROMPT_NAME)

@@ -26,7 +26,7 @@ async def only_colbert(request: DialectRequest, name: str | None = None, reason:
     The model for a request is the one that its path or `name` names, or the only model that ranks. Raises Refusal, with
     the dialect's `reason`, if no model is named and several rank.
     """
-    catalog, name = request.inference.catalog, request.model or name
+    catalog, name = request.inference.catalog, request.model_name or name
     models = [await catalog.model(name)] if name else await catalog.models()
     found = [model for model in models if model.task is Task.TEXT_RANKING or model.kind is Kind.LATE]
     if len(found) > 1:

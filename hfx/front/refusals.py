@@ -73,6 +73,11 @@ class Refusal(Exception):
         return self.message
 
 
+def invalid(message: str, param: str = "", reason: str = "") -> Refusal:
+    """Return the refusal (400) of an invalid request, whose field `param` is at fault."""
+    return Refusal(400, message, param=param, reason=reason)
+
+
 def shown(value: object) -> str:
     """Return `value` of a JSON body as JSON in at most 60 characters. None stands for a missing or null field."""
     return "missing or null" if value is None else shown_in(value, _JSON_FORM)

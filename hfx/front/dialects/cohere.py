@@ -58,7 +58,7 @@ async def embed(request: DialectRequest) -> bytes:
     """POST /v2/embed: return the vectors of texts."""
     fields = known_fields(request.content, EMBED)
     refuse_unsupported(fields, OF_EMBED)
-    model = await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
+    model = await request.inference.catalog.model(request.model_name or text(fields.get("model"), "model"))
     check_task(model, Task.FEATURE_EXTRACTION)
     sources, width = fields.get("texts"), whole_number(fields, "output_dimension", 1, INT32_MAX, 0)
     if not isinstance(sources, list):

@@ -97,7 +97,7 @@ async def infer(request: DialectRequest) -> bytes | Events:
     """POST /models/NAME, and POST / if only one model is served."""
     fields = json_object(request.content)
     catalog = request.inference.catalog
-    model = await (catalog.model(request.model) if request.model else catalog.only())
+    model = await (catalog.model(request.model_name) if request.model_name else catalog.only())
     inputs = inputs_of(request, model, fields)
     if flag(fields, "stream"):
         check_generator(model)
@@ -120,7 +120,7 @@ def inputs_of(request: DialectRequest, model: ServedModel, fields: Fields) -> In
 async def sentence_similarity(request: DialectRequest) -> bytes:
     """POST /models/NAME/pipeline/sentence-similarity: return the cosines of a sentence with other sentences."""
     fields = json_object(request.content)
-    model = await request.inference.catalog.model(request.model)
+    model = await request.inference.catalog.model(request.model_name)
     return dumped(await _similarities(request, model, fields.get("inputs")))
 
 

@@ -64,7 +64,7 @@ async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> Ser
 
     It may also be a ColBERT, because a ColBERT ranks, too. Raises Refusal for a model of another task.
     """
-    catalog, name = request.inference.catalog, request.model or fields.get("model")
+    catalog, name = request.inference.catalog, request.model_name or fields.get("model")
     if colbert := await only_colbert(request, None if name is None else text(name, "model")):
         return colbert
     model = await (catalog.only(*tasks) if name is None else catalog.model(text(name, "model")))

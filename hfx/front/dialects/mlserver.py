@@ -48,7 +48,7 @@ LISTED = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANS
 async def infer(request: DialectRequest) -> bytes:
     """POST /v2/models/NAME/infer with the inputs of a pipeline."""
     fields = known_fields(request.content, INFER)
-    model = await request.inference.catalog.model(request.model)
+    model = await request.inference.catalog.model(request.model_name)
     inputs = _inputs(fields)
     if TEXT_INPUT in inputs:
         message = f"The input {TEXT_INPUT} has one dimension. Send the shape [n, 1]: n rows of one text."

@@ -169,7 +169,7 @@ async def list_models(request: DialectRequest) -> bytes:
 
 async def get_model(request: DialectRequest) -> bytes:
     """GET /v1/models/NAME: describe a served model."""
-    return dumped(_model(await request.inference.catalog.model(request.model)))
+    return dumped(_model(await request.inference.catalog.model(request.model_name)))
 
 
 async def completions(request: DialectRequest) -> bytes | Events:
@@ -236,7 +236,7 @@ def _fields(request: DialectRequest) -> dict[str, Any]:
 
 
 async def _named_model(request: DialectRequest, fields: Fields) -> ServedModel:
-    return await request.inference.catalog.model(request.model or text(fields.get("model"), "model"))
+    return await request.inference.catalog.model(request.model_name or text(fields.get("model"), "model"))
 
 
 def _texts(fields: Fields, name: str) -> list[str]:

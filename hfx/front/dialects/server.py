@@ -6,7 +6,7 @@ The OpenAPI description of all paths is made here, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from hfx.errors import HfxError
 from hfx.front.catalog import Catalog
-from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, Target, event
+from hfx.front.dialect import Dialect, DialectRequest, Document, Events, Route, Target
 from hfx.front.inference import Inference, ended_if_left, fetch
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped, error_object, refused, wrong_method
@@ -107,14 +107,14 @@ class DialectServer:
         identity = response.request_id.decode()
         try:
             answer = await target.route.handler(
-                DialectRequest(target.model, content, inference, self._files, self._limits, identity)
+                DialectRequest(target.model, content, identity, self._limits.requests, self._files, inference)
             )
-            if isinstance(answer, bytes):
-                await response.json(answer)
-            elif isinstance(answer, Document):
+            if isinstance(answer, Document):
                 await response.document(answer.body, answer.headers)
-            else:
+            elif isinstance(answer, AsyncGenerator):
                 await _send_events(answer, response, target.dialect)
+            else:
+                await response.json(answer if isinstance(answer, bytes) else dumped(answer))
         except HfxError as error:
             raise refused(error) from None
         finally:
@@ -139,14 +139,19 @@ async def _send_events(events: Events, response: Response, dialect: Dialect) -> 
     async with aclosing(events) as pieces:
         first = await anext(pieces)
         await response.start(200, STREAM_HEAD)
-        await response.body(first, more=True)
+        await response.body(_event(first), more=True)
         try:
             async for piece in pieces:
-                await response.body(piece, more=True)
+                await response.body(_event(piece), more=True)
         except (Refusal, HfxError) as error:
             refusal = error if isinstance(error, Refusal) else refused(error)
-            await response.body(event(dialect.error(refusal)[1]), more=True)
+            await response.body(_event(dialect.error(refusal)[1]), more=True)
     await response.body(b"", more=False)
+
+
+def _event(content: Any) -> bytes:
+    """Return a server-sent event with the JSON `content`. Bytes are a whole event."""
+    return content if isinstance(content, bytes) else b"data: %b\n\n" % dumped(content)
 
 
 def _target(dialect: Dialect, route: Route, found: re.Match[bytes]) -> Target:

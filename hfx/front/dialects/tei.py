@@ -104,7 +104,7 @@ async def predict(request: DialectRequest) -> bytes:
     The input of a cross-encoder with several labels is a pair, which is a list of two texts, or a list of pairs.
     """
     fields = known_fields(request.content, PREDICT)
-    if request.model:
+    if request.model_name:
         model = await _model(request, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
         if model.task is Task.TEXT_RANKING:
             return await _predict_pairs(request, model, fields)
@@ -184,7 +184,11 @@ async def rerank(request: DialectRequest) -> bytes:
 async def tokenize(request: DialectRequest) -> bytes:
     """POST /tokenize: return the tokens of each input."""
     fields = known_fields(request.content, TOKENIZE)
-    model = await _model(request, *TASKS) if not request.model else await request.inference.catalog.model(request.model)
+    model = (
+        await _model(request, *TASKS)
+        if not request.model_name
+        else await request.inference.catalog.model(request.model_name)
+    )
     inputs = _inputs(fields)
     if sum(len(one.encode()) for one in inputs) > TOKENIZED_BYTES:
         raise Refusal(413, f"The inputs have more than {TOKENIZED_BYTES} bytes. Send fewer, or shorter ones.")
@@ -207,7 +211,7 @@ async def info(request: DialectRequest) -> bytes:
         "model_dtype": manifest["precision"]["cpu"] or manifest["precision"]["gpu"],
         "served_model_name": model.name,
         "model_type": _kind(request, model),
-        "max_concurrent_requests": request.limits.requests,
+        "max_concurrent_requests": request.most_requests,
         "max_input_length": longest,
         "max_batch_tokens": longest * model.batch,
         "max_batch_requests": model.batch,
@@ -232,9 +236,9 @@ async def _model(request: DialectRequest, *tasks: Task) -> ServedModel:
     catalog = request.inference.catalog
     request.inference.names[TEXT_INPUT] = "inputs"
     try:
-        model = await (catalog.model(request.model) if request.model else catalog.only(*tasks))
+        model = await (catalog.model(request.model_name) if request.model_name else catalog.only(*tasks))
     except RequestRefused as failure:
-        if request.model:
+        if request.model_name:
             raise
         raise Refusal(400, f"{failure.message} {failure.fix}", reason=WRONG_MODEL) from None
     if model.task not in tasks:
@@ -250,7 +254,7 @@ async def _model_of_kind(request: DialectRequest, what: str, kinds: Container[Ki
     """
     catalog = request.inference.catalog
     models = [model for model in await catalog.models() if model.task is Task.FEATURE_EXTRACTION]
-    if request.model or not models:
+    if request.model_name or not models:
         models = [await _model(request, Task.FEATURE_EXTRACTION)]
     found = [model for model in models if _kind_of(request, model) in kinds]
     if len(found) != 1:

@@ -38,7 +38,7 @@ async def _inputs(request: DialectRequest) -> huggingface.Inputs:
     fields = known_fields(request.content, huggingface.GENERATION)
     text(fields.get("inputs"), "inputs")
     catalog = request.inference.catalog
-    model = await (catalog.model(request.model) if request.model else catalog.only(*GENERATION_TASKS))
+    model = await (catalog.model(request.model_name) if request.model_name else catalog.only(*GENERATION_TASKS))
     check_generator(model)
     return huggingface.inputs_of(request, model, fields)
 
