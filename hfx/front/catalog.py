@@ -49,6 +49,16 @@ class ServedModel:
         """The kind of an encoder, according to its configuration; None for a generator."""
         return kind_of(self.metadata, self.task)
 
+    @property
+    def is_colbert(self) -> bool:
+        """Whether the model ranks texts by the vectors of their tokens."""
+        return self.kind is Kind.LATE
+
+    @property
+    def is_pair_classifier(self) -> bool:
+        """Whether the model scores several labels for a pair of texts."""
+        return self.kind is Kind.PAIR_CLASSIFIER
+
     def check_task(self, *tasks: Task) -> None:
         """Raise Refusal (400) unless the model is for one of `tasks`."""
         if self.task not in tasks:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hfx.extras import install_command
 from hfx.front.catalog import ServedModel
-from hfx.front.fields import Fields, check_count, shown, text
+from hfx.front.fields import check_count, shown, text
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Refusal, overloaded
 from hfx.names import ADD_SPECIAL_TOKENS
@@ -61,7 +61,7 @@ async def chat_prompt(
     return prompt
 
 
-def chat_settings(model: ServedModel, fields: Fields) -> Fields:
+def chat_settings(model: ServedModel, fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `fields` with `add_special_tokens` false unless they set it, because chat templates write special tokens.
 
     transformers encodes a rendered chat in the same way. A model that was published before the setting existed always

@@ -4,100 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hfx.client.calls import Call
 from hfx.client.results import Generation, Piece
 from hfx.client.settings import GenerationSettings
-from hfx.front import fields
 from hfx.front.catalog import ServedModel
+from hfx.front.fields import Fields
+from hfx.front.guard import check_json
 from hfx.front.inference import Inference, in_order, interleaved
 from hfx.front.model_files import ModelFiles
-from hfx.front.refusals import Header, Refusal, dumped, invalid, shown
+from hfx.front.refusals import Header, Refusal
 from hfx.front.schemas import Schema
-from hfx.metadata import INT32_MAX
-from hfx.names import Task
-from hfx.python_backends.checks import Check, boolean, integer
-from hfx.python_backends.errors import TOO_LONG, InvalidRequest
-from hfx.python_backends.tasks import PROMPTS
+from hfx.names import TEXT_INPUT, Task
 from hfx.strict_json import no_constant
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Prompt = tuple[str, GenerationSettings]
-
-
-class Fields(dict[str, Any]):
-    """The fields of a JSON object in a request.
-
-    The methods return a field with its type, and raise Refusal (400), which names the field, for any other type. A
-    field that is null is absent.
-    """
-
-    def text(self, name: str) -> str:
-        """Return a text."""
-        return fields.text(self.get(name), name)
-
-    def texts(self, name: str) -> list[str]:
-        """Return the texts of a field that is a text or a list of texts. Raises Refusal (413) for too many."""
-        return fields.texts(self.get(name), name)
-
-    def listed(self, name: str) -> list[str]:
-        """Return the texts of a field that is a list of texts. Raises Refusal (413) for too many."""
-        if not isinstance(self.get(name), list):
-            raise self.refusal(name, "Send a list of texts.")
-        return self.texts(name)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """Return a boolean."""
-        return bool(self._checked(name, boolean, default))
-
-    def number(self, name: str, default: int, low: int = 1, high: int = INT32_MAX) -> int:
-        """Return a whole number from `low` to `high`."""
-        return int(self._checked(name, integer(low, high), default))
-
-    def _checked(self, name: str, check: Check, default: Any) -> Any:
-        value = self.get(name)
-        try:
-            return default if value is None else check(name, value)
-        except InvalidRequest as error:
-            raise self.refusal(name, f"Send {error.allowed}.") from None
-
-    def object(self, name: str) -> Fields:
-        """Return the fields of an object, which are none if the field is absent."""
-        return Fields(fields.json_object(self.get(name) or {}, name))
-
-    def prompt(self) -> dict[str, str]:
-        """Return the prompt of a request, as keyword arguments of functions in `hfx.client.calls`."""
-        return {name: self.text(name) for name in PROMPTS if self.get(name) is not None}
-
-    def refusal(self, name: str, fix: str) -> Refusal:
-        """Return the refusal (400) of a field's value. `fix` is a sentence that says what to send."""
-        return invalid(f"{name} is {shown(self.get(name))}. {fix}", name)
-
-    def refuse_unknown(self, known: Collection[str]) -> None:
-        """Raise Refusal (400) for a field that is not in `known`."""
-        fields.refuse_unknown(self, known)
-
-    def refuse_unsupported(self, neutral: Mapping[str, tuple[Any, ...]]) -> None:
-        """Raise Refusal (400) for a field that hfx lacks, unless it has one of its `neutral` values (no effect)."""
-        fields.refuse_unsupported(self, neutral)
-
-    def check_read(self, results: Sequence[Any], *, truncate: bool = False) -> None:
-        """Raise Refusal (413) if the model did not read a text to its end, unless the field `truncate` allows it.
-
-        The parameter `truncate` is the default of the field. Models cut texts on the right; any other
-        `truncation_direction` is refused (400).
-        """
-        name = "truncation_direction"
-        if self.get(name) is not None and str(self[name]).lower() != "right":
-            raise self.refusal(name, "Send right, or leave it out.")
-        most = max(result.truncated_tokens for result in results)
-        if most and not self.flag("truncate", truncate):
-            message = f"A text has {most} tokens more than the model reads. Send truncate, or less."
-            raise Refusal(413, message, param="inputs", reason=TOO_LONG.name)
 
 
 @dataclass(frozen=True)
@@ -121,15 +47,20 @@ class DialectRequest:
         """The caller's names of fields by hfx's own names. A model's refusals name the caller's field."""
         return self.inference.names
 
+    def name_texts(self, field: str) -> None:
+        """Set the name of the caller's field that has the texts."""
+        self.names[TEXT_INPUT] = field
+
     def fields(self, body: Schema | None = None) -> Fields:
-        """Return the fields of the body, which must be a JSON object.
+        """Take the fields out of the body, which must be a JSON object.
 
         Raises Refusal (400) for a field that the schema `body` does not have.
         """
-        found = Fields(fields.json_object(self.content))
+        content = Fields.of(self.content)
+        self.content.clear()  # so that a value that a handler removes is freed
         if body is not None:
-            found.refuse_unknown(body["properties"])
-        return found
+            content.refuse_unknown(body["properties"])
+        return content
 
     async def models(self) -> list[ServedModel]:
         """Return all served models."""
@@ -244,6 +175,8 @@ def parsed(body: bytes) -> Any:
         raise Refusal(400, f"The body is not JSON: {error}. Send one complete JSON object.") from None
 
 
-def event(content: Any) -> bytes:
-    """Encode data as a server-sent event."""
-    return b"data: %b\n\n" % dumped(content)
+def parsed_text(text: str) -> Any:
+    """Return the parsed JSON of a text within a body. Raises Refusal (400, 413)."""
+    encoded = text.encode()
+    check_json(encoded)
+    return parsed(encoded)

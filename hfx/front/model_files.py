@@ -65,6 +65,13 @@ class ModelFiles:
         tokenizer = self._folder(model, _tokenizing(model)) / TOKENIZER
         return await self._read(tokenizer, texts, lambda: self._tokenized(tokenizer, texts, use, special, has_left))
 
+    async def prompt_length(self, model: ServedModel, prompt: str, special: bool, has_left: Callable[[], bool]) -> int:
+        """Return the number of tokens of a decoder's prompt. What no model could read of it is not counted."""
+        limit = self.generation(model)["max_length"] * BYTES_PER_TOKEN[-1]
+        read = piece(TEXT_INPUT, prompt.encode(), limit, "right").text
+        [count] = await self.tokenized(model, [read], lambda _, encoding: len(encoding), special, has_left)
+        return max(count, 1)  # transformers continues an empty prompt from its start token
+
     async def count(self, model: ServedModel, texts: list[str], has_left: Callable[[], bool]) -> int:
         """Return the total number of tokens that the model reads of `texts`. Raises Disconnected.
 

@@ -8,26 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from hfx.client import calls
+from hfx.front import vectors
 from hfx.front.dialect import Dialect, DialectRequest, routes
 from hfx.front.dialects.jina import QUERY, SHARED, best, check_shared, reranker, result
-from hfx.front.fields import (
-    Fields,
-    check_cut,
-    check_task,
-    embedding_options,
-    flag,
-    known_fields,
-    refuse_unsupported,
-    shown,
-    text,
-    texts,
-    whole_number,
-)
-from hfx.front.refusals import Refusal, dumped
+from hfx.front.fields import Fields
+from hfx.front.refusals import Refusal
 from hfx.front.schemas import body
-from hfx.metadata import INT32_MAX
-from hfx.names import DIMENSIONS, PROMPT_NAME, TEXT_INPUT, TOKENIZE_SUFFIX, Task
+from hfx.names import DIMENSIONS, Task
 
 T = TypeVar("T")
 
@@ -39,50 +26,41 @@ OF_EMBED: dict[str, tuple[Any, ...]] = {"embedding_types": (["float"],), "priori
 CUTS = {"END": True, "NONE": False}
 
 
-async def rerank(request: DialectRequest) -> bytes:
+async def rerank(request: DialectRequest) -> dict[str, Any]:
     """POST /v2/rerank: rank documents for a query, best first. Scores are sigmoids of the logits."""
-    fields = known_fields(request.content, BODY)
+    fields = request.fields(BODY)
     model = await reranker(request, fields, Task.TEXT_RANKING)
     check_shared(request, model, fields)
-    documents = fields.get("documents")
-    if not isinstance(documents, list):
-        raise Refusal(400, f"documents is {shown(documents)}. Send a list of texts.", param="documents")
-    sources = texts(documents, "documents")
-    ranks = await best(request, model, fields, sources)
-    has_text = flag(fields, "return_documents")  # some clients send it to both versions
-    results = [result(rank) | ({"document": {"text": sources[rank.index]}} if has_text else {}) for rank in ranks]
-    return dumped({"id": request.id, "results": results, "meta": META})
+    texts = fields.listed("documents")
+    ranks = await best(request, model, fields, texts)
+    has_text = fields.flag("return_documents")  # some clients send it to both versions
+    results = [result(rank) | ({"document": {"text": texts[rank.index]}} if has_text else {}) for rank in ranks]
+    return {"id": request.id, "results": results, "meta": META}
 
 
-async def embed(request: DialectRequest) -> bytes:
+async def embed(request: DialectRequest) -> dict[str, Any]:
     """POST /v2/embed: return the vectors of texts."""
-    fields = known_fields(request.content, EMBED)
-    refuse_unsupported(fields, OF_EMBED)
-    model = await request.inference.catalog.model(request.model_name or text(fields.get("model"), "model"))
-    check_task(model, Task.FEATURE_EXTRACTION)
-    sources, width = fields.get("texts"), whole_number(fields, "output_dimension", 1, INT32_MAX, 0)
-    if not isinstance(sources, list):
-        raise Refusal(400, f"texts is {shown(sources)}. Send a list of texts.", param="texts")
+    fields = request.fields(EMBED)
+    fields.refuse_unsupported(OF_EMBED)
+    model = await request.named_model(fields, Task.FEATURE_EXTRACTION)
+    width = fields.number("output_dimension", 0)
+    texts = fields.listed("texts")
     role = _choice(fields, "input_type", INPUT_TYPES)
-    has_role = role in (request.files.settings(model, TOKENIZE_SUFFIX).get("prompts") or {})
-    chosen = {DIMENSIONS: width or None, PROMPT_NAME: role if has_role else None}
-    call = calls.embed(model.name, **embedding_options(model, chosen))
-    request.inference.names |= {TEXT_INPUT: "texts", DIMENSIONS: "output_dimension"}
-    results = await request.inference.rows(model, [call(source) for source in texts(sources, "texts")])
-    check_cut({"truncate": _choice(fields, "truncate", CUTS, "END")}, results, default=True)
-    if width not in (0, len(results[0].vector)):
-        message = f"output_dimension is {width}; the model's vectors have {len(results[0].vector)}. Leave it out."
-        raise Refusal(400, message, param="output_dimension")
-    vectors = [result.vector.tolist() for result in results]
-    kind = {"response_type": "embeddings_by_type"}
-    return dumped({"id": request.id, "embeddings": {"float": vectors}, "texts": sources, "meta": META, **kind})
+    has_role = role in (request.files.text_settings(model).get("prompts") or {})
+    cut = _choice(fields, "truncate", CUTS, "END")
+    options = Fields(dimensions=width or None, prompt_name=role if has_role else None, truncate=cut)
+    request.names[DIMENSIONS] = "output_dimension"
+    request.name_texts("texts")
+    rows = await vectors.embed(request, model, options, texts)
+    answer = {"id": request.id, "embeddings": {"float": rows.tolist()}, "texts": texts, "meta": META}
+    return {**answer, "response_type": "embeddings_by_type"}
 
 
 def _choice(fields: Fields, name: str, choices: Mapping[str, T], default: str | None = None) -> T:
     """Return the meaning of a field's value in `choices`. Raises Refusal for a value that is not in `choices`."""
     value = fields.get(name, default)
     if not isinstance(value, str) or value not in choices:
-        raise Refusal(400, f"{name} is {shown(value)}. Send {' or '.join(choices)}.", param=name)
+        raise fields.refusal(name, f"Send {' or '.join(choices)}.")
     return choices[value]
 
 
@@ -91,12 +69,7 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     return refusal.status, {"message": refusal.message}
 
 
-BODY = body(
-    "query documents",
-    **{**QUERY, "documents": list[str]},
-    return_documents=bool,
-    **SHARED,
-)
+BODY = body("query documents", **{**QUERY, "documents": list[str]}, return_documents=bool, **SHARED)
 EMBED = body(
     "model texts input_type",
     model=str,

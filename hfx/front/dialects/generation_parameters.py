@@ -11,16 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hfx.client.settings import GenerationSettings
-from hfx.front.catalog import ServedModel
-from hfx.front.dialect import DialectRequest
 from hfx.front.dialects import pipelines
-from hfx.front.fields import Fields, flag, generation_settings, json_object, refuse_unsupported, whole_number
-from hfx.front.refusals import Refusal
+from hfx.front.fields import Fields, generation_settings
+from hfx.front.refusals import invalid
 from hfx.front.structured_output import huggingface_structure
-from hfx.metadata import INT32_MAX
-from hfx.names import MAX_TOKENS, TEXT_INPUT
+from hfx.names import MAX_TOKENS
 from hfx.python_backends.engine.generation_settings import MOST_ALTERNATIVES, SAMPLING, SETTINGS, of_scope
-from hfx.python_backends.inputs import BYTES_PER_TOKEN, piece
 from hfx.tasks.transformers_settings import LACKING, OF_MODEL, RESULTS, WITHOUT_EFFECT
 
 # Parameters of generators that hfx does not support, with the values that have no effect.
@@ -61,19 +57,20 @@ class Parameters:
     has_details: bool
 
 
-def read(request: DialectRequest, model: ServedModel, fields: Fields) -> Parameters:
-    """Return the parameters in `fields`. Raises Refusal (400)."""
-    parameters = {**fields, **json_object(fields.get("generate_parameters") or {}, "generate_parameters")}
-    has_prompt, lengths = flag(parameters, "return_full_text"), _lengths(parameters)
+def read(inputs: pipelines.Inputs) -> Parameters:
+    """Return the parameters of a request to a generator. Raises Refusal (400)."""
+    parameters = Fields({**inputs.parameters, **inputs.parameters.object("generate_parameters")})
+    has_prompt, lengths = parameters.flag("return_full_text"), _lengths(parameters)
     pipelines.check_counts(parameters)
-    cut = pipelines.truncates(parameters.pop("truncation", False))
-    if cut and parameters.get("long") is None and "long" in model.metadata.input_types:
+    cut = pipelines.truncates(parameters)
+    parameters.pop("truncation", None)
+    if cut and parameters.get("long") is None and "long" in inputs.model.metadata.input_types:
         parameters["long"] = "truncate"
-    generation = request.files.generation(model)
+    generation = inputs.request.files.generation(inputs.model)
     has_details, alternatives = _details(parameters, generation["defaults"])
-    refuse_unsupported(parameters, NEUTRAL)
+    parameters.refuse_unsupported(NEUTRAL)
     _refuse_other_tokens(parameters, generation)
-    settings = replace(_settings(parameters, lengths, request.inference.names), logprobs=alternatives)
+    settings = replace(_settings(parameters, lengths, inputs.request.names), logprobs=alternatives)
     if generation["decoder_start_token_ids"] and settings.max_tokens:  # LangChain's 512 is more than many models hold
         most = generation["max_length"] - len(generation["decoder_start_token_ids"])
         settings = replace(settings, max_tokens=min(settings.max_tokens, most))
@@ -88,21 +85,21 @@ def _settings(parameters: Fields, lengths: Mapping[str, int], names: dict[str, s
     names |= {own: name for name, own in LENGTHS.items() if name in lengths}
     if both := sorted(names.keys() & named.keys()):
         own = both[0]
-        raise Refusal(400, f"{names[own]} and {own} are one setting. Send one of them.", param=names[own])
+        raise invalid(f"{names[own]} and {own} are one setting. Send one of them.", names[own])
     sent = resolve_do_sample({RENAMED.get(name, name): value for name, value in named.items()})
     return generation_settings({**sent, **structure}, names)
 
 
-async def for_prompt(
-    request: DialectRequest, model: ServedModel, parameters: Parameters, prompt: str
-) -> GenerationSettings:
+async def for_prompt(inputs: pipelines.Inputs, parameters: Parameters, prompt: str) -> GenerationSettings:
     """Return the settings for `prompt`, in which the lengths are numbers of new tokens. Raises Refusal (400)."""
-    settings, lengths = parameters.settings, parameters.lengths
+    settings, lengths, files = parameters.settings, parameters.lengths, inputs.request.files
     if not lengths:
         return settings
-    generation = request.files.generation(model)
-    before = len(generation["decoder_start_token_ids"]) or await _tokens(request, model, settings, prompt)
-    longest = generation["max_length"]
+    generation = files.generation(inputs.model)
+    before, longest = len(generation["decoder_start_token_ids"]), generation["max_length"]
+    if not before:
+        has_special, has_left = settings.add_special_tokens is not False, inputs.request.inference.has_left
+        before = await files.prompt_length(inputs.model, prompt, has_special, has_left)
     if "max_length" in lengths:
         _check_length("max_length", lengths, before, before + 1, longest)
         settings = replace(settings, max_tokens=lengths["max_length"] - before)
@@ -118,23 +115,13 @@ def _check_length(name: str, lengths: Mapping[str, int], before: int, low: int, 
     if not low <= lengths[name] <= high:
         message = f"{name} is {lengths[name]}. It counts the tokens before the new ones, too (here {before})."
         fix = f"Send {low} to {high}, or a number of new tokens as {NEW_TOKENS[name][0]}." if low <= high else ""
-        raise Refusal(400, f"{message} {fix or 'Send a shorter text.'}", param=name)
-
-
-async def _tokens(request: DialectRequest, model: ServedModel, settings: GenerationSettings, prompt: str) -> int:
-    """Return the number of tokens of a decoder's prompt. What no model could read of it is not counted."""
-    limit = request.files.generation(model)["max_length"] * BYTES_PER_TOKEN[-1]
-    read, special = piece(TEXT_INPUT, prompt.encode(), limit, "right").text, settings.add_special_tokens is not False
-    [count] = await request.files.tokenized(
-        model, [read], lambda _, encoding: len(encoding), special, request.inference.has_left
-    )
-    return max(count, 1)  # transformers continues an empty prompt from its start token
+        raise invalid(f"{message} {fix or 'Send a shorter text.'}", name)
 
 
 def _lengths(parameters: Fields) -> dict[str, int]:
     """Return the lengths in `parameters`. As in transformers, numbers of new tokens take precedence over them."""
     sent = [name for name in LENGTHS if parameters.get(name) is not None]
-    lengths = {name: whole_number(parameters, name, int(name == "max_length"), INT32_MAX, 0) for name in sent}
+    lengths = {name: parameters.number(name, 0, low=int(name == "max_length")) for name in sent}
     return {
         name: value for name, value in lengths.items() if all(parameters.get(new) is None for new in NEW_TOKENS[name])
     }
@@ -146,9 +133,10 @@ def _details(parameters: Fields, defaults: Mapping[str, Any]) -> tuple[bool, int
     Beam search has no tokens to return. If beams are only the model's default, the details are without tokens: TGI's
     client always sends `details`.
     """
-    has_details, count = flag(parameters, "details"), whole_number(parameters, "top_n_tokens", 0, MOST_ALTERNATIVES, 0)
+    has_details = parameters.flag("details")
+    count = parameters.number("top_n_tokens", 0, low=0, high=MOST_ALTERNATIVES)
     if count and not has_details:
-        raise Refusal(400, "top_n_tokens go with details. Send details true, or neither.", param="top_n_tokens")
+        raise invalid("top_n_tokens go with details. Send details true, or neither.", "top_n_tokens")
     own = next((parameters[name] for name in ("num_beams", "beam_width") if parameters.get(name) is not None), None)
     beams = defaults.get("num_beams", 1) if own is None and not parameters.get("do_sample") else own
     if not has_details or not isinstance(beams, int) or beams <= 1:
@@ -156,16 +144,16 @@ def _details(parameters: Fields, defaults: Mapping[str, Any]) -> tuple[bool, int
     if own is not None or count:
         name, value = ("top_n_tokens", count) if count else ("details", "true")
         message = f"{name} is {value}, but num_beams is {beams}, and beam search returns no tokens."
-        raise Refusal(400, f"{message} Leave {name} out, or send num_beams 1.", param=name)
+        raise invalid(f"{message} Leave {name} out, or send num_beams 1.", name)
     return True, None
 
 
 def _refuse_other_tokens(parameters: Fields, generation: Mapping[str, Any]) -> None:
     """Raise Refusal (400) for a token that is not the model's own."""
-    whole_number(parameters, PAD, 0, INT32_MAX, 0)
+    parameters.number(PAD, 0, low=0)
     own = {name: generation[field] for name, field in STATED.items()}
     sent = {name: value for name, value in parameters.items() if name in own and _listed(value) != _listed(own[name])}
-    refuse_unsupported(sent, {name: () if own[name] is None else (own[name],) for name in sent})
+    Fields(sent).refuse_unsupported({name: () if own[name] is None else (own[name],) for name in sent})
 
 
 def _listed(value: Any) -> list[Any]:
@@ -173,7 +161,7 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def resolve_do_sample(named: Fields) -> Fields:
+def resolve_do_sample(named: Mapping[str, Any]) -> Mapping[str, Any]:
     """If `do_sample` is false, drop it beside sampling settings that are on: these sample in TGI (NextTokenChooser).
 
     Defaults of transformers are not on, because a caller may send all fields of a GenerationConfig. If no setting is

@@ -10,24 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hfx.client.results import Rank
+from hfx.front import ranking
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, routes
-from hfx.front.fields import (
-    Fields,
-    check_task,
-    flag,
-    known_fields,
-    refuse_unsupported,
-    shown,
-    text,
-    texts,
-    whole_number,
-)
-from hfx.front.ranking import only_colbert, ranked
-from hfx.front.refusals import Refusal, dumped, json_type
+from hfx.front.fields import Fields
+from hfx.front.refusals import Refusal, invalid
 from hfx.front.schemas import array, body, either
-from hfx.metadata import INT32_MAX
-from hfx.names import TEXT_INPUT, TOKENIZE_SUFFIX, Task
+from hfx.names import Task
 
 # Fields of Cohere, Jina and vLLM, with the values that request what hfx does anyway: a document is its text, of which
 # the model reads one part. All paths for re-ranking and scoring take them.
@@ -47,16 +36,19 @@ CUTS = {"max_tokens_per_doc": 0, "max_tokens_per_query": 0, "truncate_prompt_tok
 IGNORED = ("user", "request_id")
 
 
-async def rerank(request: DialectRequest) -> bytes:
+async def rerank(request: DialectRequest) -> dict[str, Any]:
     """POST /v1/rerank: rank documents for a query, best first. Scores are sigmoids of the logits."""
-    fields = known_fields(request.content, BODY)
+    fields = request.fields(BODY)
     model = await reranker(request, fields, Task.TEXT_RANKING)
     check_shared(request, model, fields)
     documents = fields.get("documents")
-    ranks = await best(request, model, fields, texts_of(documents))
-    has_text = flag(fields, "return_documents", True)
+    if not isinstance(documents, list):
+        raise fields.refusal("documents", "Send a list of texts.")
+    texts = Fields(documents=[each.get("text") if isinstance(each, dict) else each for each in documents])
+    ranks = await best(request, model, fields, texts.texts("documents"))
+    has_text = fields.flag("return_documents", True)
     results = [{**result(rank), **({"document": _returned(documents, rank)} if has_text else {})} for rank in ranks]
-    return dumped({"id": request.id, "model": model.name, "results": results})
+    return {"id": request.id, "model": model.name, "results": results}
 
 
 async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> ServedModel:
@@ -64,37 +56,29 @@ async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> Ser
 
     It may also be a ColBERT, because a ColBERT ranks, too. Raises Refusal for a model of another task.
     """
-    catalog, name = request.inference.catalog, request.model_name or fields.get("model")
-    if colbert := await only_colbert(request, None if name is None else text(name, "model")):
+    has_name = request.model_name or fields.get("model") is not None
+    name = request.model_name or (fields.text("model") if has_name else None)
+    if colbert := await ranking.only_colbert(request, name):
         return colbert
-    model = await (catalog.only(*tasks) if name is None else catalog.model(text(name, "model")))
-    check_task(model, *tasks)
-    return model
+    return await (request.named_model(fields, *tasks) if has_name else request.model(*tasks))
 
 
 def check_shared(request: DialectRequest, model: ServedModel, fields: Fields) -> None:
     """Raise Refusal (400) for a shared field whose value requests something that hfx does not do."""
-    refuse_unsupported(fields, NEUTRAL)
+    fields.refuse_unsupported(NEUTRAL)
     for name, whole in CUTS.items():
         if fields.get(name) not in (None, whole) or fields.get(name) is False:
-            read = request.files.settings(model, TOKENIZE_SUFFIX)["max_length"]
-            if whole_number(fields, name, 1, INT32_MAX, read) < read:
+            read = request.files.text_settings(model)["max_length"]
+            if fields.number(name, read) < read:
                 message = f"{name} is {fields[name]}; models cut a query and its document together, after {read} tokens"
-                raise Refusal(400, f"{message} here. Send {read} or more, or leave it out.", param=name)
+                raise invalid(f"{message} here. Send {read} or more, or leave it out.", name)
 
 
-def texts_of(documents: Any) -> list[str]:
-    """Return the texts of documents. A document is a text or an object with a text. Raises Refusal (400, 413)."""
-    if not isinstance(documents, list):
-        raise Refusal(400, f"documents is {shown(documents)}. Send a list of texts.", param="documents")
-    return texts([each.get("text") if isinstance(each, dict) else each for each in documents], "documents")
-
-
-async def best(request: DialectRequest, model: ServedModel, fields: Fields, sources: Sequence[str]) -> list[Rank]:
-    """Return the ranks of the `top_n` best texts in `sources` for the query in `fields`."""
-    most = whole_number(fields, "top_n", 1, INT32_MAX, len(sources))
-    request.inference.names[TEXT_INPUT] = "documents"
-    return (await ranked(request, model, text(fields.get("query"), "query"), sources))[:most]
+async def best(request: DialectRequest, model: ServedModel, fields: Fields, texts: Sequence[str]) -> list[Rank]:
+    """Return the ranks of the `top_n` best texts for the query in `fields`."""
+    most = fields.number("top_n", len(texts))
+    request.name_texts("documents")
+    return (await ranking.ranked(request, model, fields.text("query"), texts))[:most]
 
 
 def result(rank: Rank) -> dict[str, Any]:
@@ -115,7 +99,7 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 DOCUMENT = either(str, body("text", text=str))
 QUERY: dict[str, Any] = {"model": str, "query": str, "documents": array(DOCUMENT), "top_n": int}
 SHARED: dict[str, Any] = {
-    **{name: {"type": json_type(values[0])} for name, values in NEUTRAL.items()},
+    **{name: type(values[0]) for name, values in NEUTRAL.items()},
     "rank_fields": list[str],
     **dict.fromkeys(CUTS, int),
     **dict.fromkeys(IGNORED, str),

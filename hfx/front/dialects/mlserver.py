@@ -13,13 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hfx.front.catalog import ServedModel
-from hfx.front.dialect import Dialect, DialectRequest, Route, parsed
-from hfx.front.dialects.huggingface import ANSWERS, Inputs
-from hfx.front.fields import Fields, check_task, flag, json_object, known_fields, shown, text, texts
-from hfx.front.guard import check_json
+from hfx.front.dialect import Dialect, DialectRequest, Route, parsed_text
+from hfx.front.dialects import huggingface, pipelines
+from hfx.front.fields import Fields
 from hfx.front.infer_request import CONTENT_TYPE, refuse_coded
-from hfx.front.refusals import Refusal, dumped, error_object
+from hfx.front.refusals import error_object, invalid
 from hfx.front.schemas import INFER
 from hfx.names import GENERATION_TASKS, TEXT_INPUT, Task
 
@@ -45,16 +43,20 @@ TASKS = (
 LISTED = (Task.TEXT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.QUESTION_ANSWERING)
 
 
-async def infer(request: DialectRequest) -> bytes:
+async def infer(request: DialectRequest) -> dict[str, Any]:
     """POST /v2/models/NAME/infer with the inputs of a pipeline."""
-    fields = known_fields(request.content, INFER)
-    model = await request.inference.catalog.model(request.model_name)
+    fields = request.fields(INFER)
+    model = await request.model()
     inputs = _inputs(fields)
     if TEXT_INPUT in inputs:
         message = f"The input {TEXT_INPUT} has one dimension. Send the shape [n, 1]: n rows of one text."
-        raise Refusal(400, message, param=TEXT_INPUT)
-    check_task(model, *TASKS)
-    answers = await _answers(request, model, inputs, _parameters(fields, inputs), _single(fields))
+        raise invalid(message, TEXT_INPUT)
+    model.check_task(*TASKS)
+    parameters = _parameters(fields, inputs)
+    is_single = not _single(fields).isdisjoint(inputs)
+    texts = _texts(model.task, inputs, parameters)
+    request.name_texts(next(iter(inputs)))
+    answers = await _answers(pipelines.Inputs(request, model, texts, parameters), is_single)
     output = {
         "name": "output",
         "shape": [len(answers), 1],
@@ -62,9 +64,7 @@ async def infer(request: DialectRequest) -> bytes:
         "parameters": {"content_type": "hg_jsonlist"},
         "data": [json.dumps(answer) for answer in answers],
     }
-    return dumped(
-        {"model_name": model.name, "id": str(fields.get("id") or request.id), "parameters": {}, "outputs": [output]}
-    )
+    return {"model_name": model.name, "id": str(fields.get("id") or request.id), "parameters": {}, "outputs": [output]}
 
 
 def is_own(body: bytes) -> bool:
@@ -74,23 +74,19 @@ def is_own(body: bytes) -> bool:
     return OWN_NAME.search(body) is None and bool(NAMED.search(body) or TYPED.search(body))
 
 
-Values = dict[str, list[Any]]
+async def _answers(inputs: pipelines.Inputs, is_single: bool) -> Sequence[Any]:
+    """Return the answers of Hugging Face's API, in the structure of a pipeline that MLServer calls. Raises Refusal.
 
-
-async def _answers(
-    request: DialectRequest, model: ServedModel, inputs: Values, parameters: dict[str, Any], single: set[str]
-) -> Sequence[Any]:
-    """Return the answers of Hugging Face's API, in the structure of a pipeline that MLServer calls. Raises Refusal."""
-    task, best_only, is_single = model.task, "top_k" not in parameters, not single.isdisjoint(inputs)
-    sources = _sources(model, inputs, parameters)
-    request.inference.names[TEXT_INPUT] = next(iter(inputs))
-    is_single = len(sources) == 1 and (is_single or task is Task.QUESTION_ANSWERING)
+    `is_single` is whether the pipeline gets the only value of an input without a list.
+    """
+    task, parameters, best_only = inputs.model.task, inputs.parameters, "top_k" not in inputs.parameters
+    is_single = len(inputs.inputs) == 1 and (is_single or task is Task.QUESTION_ANSWERING)
     if task is Task.TEXT_CLASSIFICATION and best_only:
         parameters["top_k"] = 1
     if task in GENERATION_TASKS:
-        has_prompt = flag(parameters, "return_full_text", True)
+        has_prompt = parameters.flag("return_full_text", True)
         parameters["return_full_text"] = has_prompt and task is Task.TEXT_GENERATION
-    answers: Sequence[Any] = await ANSWERS[task](Inputs(request, model, sources, parameters))
+    answers: Sequence[Any] = await huggingface.ANSWERS[task](inputs)
     if task is Task.TEXT_CLASSIFICATION and best_only:
         return [row[0] for row in answers]
     if is_single and task in LISTED and isinstance(answers[0], list):
@@ -98,7 +94,7 @@ async def _answers(
     if task is Task.TEXT_GENERATION and not is_single:
         return [[answer] for answer in answers]
     if task is Task.ZERO_SHOT_CLASSIFICATION:
-        return [_ranked(source, row) for source, row in zip(sources, answers, strict=True)]
+        return [_ranked(text, row) for text, row in zip(inputs.inputs, answers, strict=True)]
     return answers
 
 
@@ -111,25 +107,26 @@ def _single(fields: Fields) -> set[str]:
     }
 
 
-def _sources(model: ServedModel, inputs: Values, parameters: dict[str, Any]) -> list[Any]:
+def _texts(task: Task, inputs: Fields, parameters: Fields) -> list[Any]:
     """Return the texts, or the questions with their contexts. Raises Refusal (400).
 
     If an input has candidate labels, it becomes a parameter.
     """
-    if model.task is Task.QUESTION_ANSWERING and len(inputs) == 1 and inputs.keys() <= set(TEXT_NAMES):
-        return next(iter(inputs.values()))
-    if model.task is Task.QUESTION_ANSWERING:
-        questions, contexts = texts(inputs.get("question"), "question"), texts(inputs.get("context"), "context")
+    is_named = len(inputs) == 1 and inputs.keys() <= set(TEXT_NAMES)
+    if task is Task.QUESTION_ANSWERING and is_named:
+        [values] = inputs.values()
+        return list(values)
+    if task is Task.QUESTION_ANSWERING:
+        questions, contexts = inputs.texts("question"), inputs.texts("context")
         if inputs.keys() != {"question", "context"} or len(questions) != len(contexts):
-            raise Refusal(400, f"The inputs are {', '.join(inputs)}. Send as many of question as of context.")
+            raise invalid(f"The inputs are {', '.join(inputs)}. Send as many of question as of context.")
         return [{"question": one, "context": other} for one, other in zip(questions, contexts, strict=True)]
-    if model.task is Task.ZERO_SHOT_CLASSIFICATION and "candidate_labels" in inputs:
+    if task is Task.ZERO_SHOT_CLASSIFICATION and "candidate_labels" in inputs:
         parameters["candidate_labels"] = inputs.pop("candidate_labels")
     if len(inputs) != 1 or not inputs.keys() <= set(TEXT_NAMES):
         sent = ", ".join(inputs or parameters)
-        raise Refusal(400, f"The inputs are {sent}. Send the texts as args.", param=next(iter(inputs), ""))
-    [(name, values)] = inputs.items()
-    return texts(values, name)
+        raise invalid(f"The inputs are {sent}. Send the texts as args.", next(iter(inputs), ""))
+    return inputs.texts(next(iter(inputs)))
 
 
 def _ranked(source: str, row: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -137,14 +134,14 @@ def _ranked(source: str, row: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"sequence": source, "labels": [each["label"] for each in row], "scores": [each["score"] for each in row]}
 
 
-def _inputs(fields: Fields) -> Values:
-    """Return the decoded data of the inputs by name. Raises Refusal (400)."""
+def _inputs(fields: Fields) -> Fields:
+    """Return the decoded data of the inputs by name, a list of values each. Raises Refusal (400)."""
     rows = fields.get("inputs")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise Refusal(400, f"inputs is {shown(rows)}. Send a list of inputs.", param="inputs")
-    named = {text(row.get("name"), "name"): _data(row) for row in rows}
+        raise fields.refusal("inputs", "Send a list of inputs.")
+    named = Fields({row.text("name"): _data(row) for row in map(Fields, rows)})
     if len(named) != len(rows):
-        raise Refusal(400, "Two inputs have the same name. Send each once.", param="inputs")
+        raise invalid("Two inputs have the same name. Send each once.", "inputs")
     return named
 
 
@@ -152,26 +149,20 @@ def _data(row: Fields) -> list[Any]:
     data = row.get("data")
     data = data if isinstance(data, list) else [data]
     values = [item for part in data for item in (part if isinstance(part, list) else [part])]
-    parameters = json_object(row.get("parameters") or {})
+    parameters = Fields.of(row.get("parameters") or {})
     refuse_coded(row.get("name"), parameters)
-    return [_json(value) for value in values] if parameters.get(CONTENT_TYPE) in JSON_TYPES else values
+    is_json = parameters.get(CONTENT_TYPE) in JSON_TYPES
+    return [parsed_text(Fields(data=value).text("data")) for value in values] if is_json else values
 
 
-def _json(value: Any) -> Any:
-    """Return the parsed JSON text `value`. Raises Refusal (400)."""
-    encoded = text(value, "data").encode()
-    check_json(encoded)
-    return parsed(encoded)
-
-
-def _parameters(fields: Fields, inputs: Values) -> dict[str, Any]:
+def _parameters(fields: Fields, inputs: Fields) -> Fields:
     """Return the arguments besides the texts: the request's parameters, those in `extra`, and all other inputs.
 
     The other inputs are removed from `inputs`. An input with one value becomes that value, any other a list.
     """
-    parameters = dict(json_object(fields.get("parameters") or {}))
-    extra = json_object(parameters.pop("extra", None) or {})
-    named = {name: value for name, value in (parameters | extra).items() if name not in ENVELOPE}
+    parameters = Fields.of(fields.get("parameters") or {})
+    extra = Fields.of(parameters.pop("extra", None) or {})
+    named = Fields({name: value for name, value in (parameters | extra).items() if name not in ENVELOPE})
     for name in [name for name in inputs if name not in (*TEXT_NAMES, "question", "context", "candidate_labels")]:
         values = inputs.pop(name)
         named[name] = values[0] if len(values) == 1 else values

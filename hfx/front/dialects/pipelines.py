@@ -1,4 +1,4 @@
-"""Keyword arguments of transformers' pipelines that do not change hfx's answers, by task.
+"""Requests as transformers' pipelines get them, and keyword arguments of pipelines that do not change hfx's answers.
 
 Hugging Face's API and SageMaker's toolkit pass `parameters` to a pipeline unchanged. The arguments in the tables are
 accepted with the values that describe what hfx does anyway: texts that are too long are cut, and padding has no effect.
@@ -7,17 +7,23 @@ Source: the pipelines of transformers 4.57.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from hfx.client.calls import AnswerSettings
-from hfx.front.fields import Fields, flag, refuse_unknown, refuse_unsupported, shown, whole_number
-from hfx.front.refusals import Refusal
+from hfx.client.calls import AnswerSettings, Call
+from hfx.front.catalog import ServedModel
+from hfx.front.dialect import DialectRequest
+from hfx.front.fields import Fields, check_count
+from hfx.front.refusals import Refusal, invalid
 from hfx.metadata import INT32_MAX
 from hfx.names import Task
 from hfx.python_backends.tasks.question_answering import MOST_TOP_K
 
+Result = TypeVar("Result")
 Values = Mapping[str, tuple[Any, ...]]
+TOP = {"inputs", "parameters", "options", "stream"}
+ALL_LABELS = INT32_MAX  # as `top_k`
 COUNTS = ("batch_size", "num_workers")  # these change only the speed
 QUESTION_COUNTS = ("max_question_len",)  # the pipeline, too, ignores this with a fast tokenizer
 CUT: Values = {"truncation": (True, "longest_first", "only_first")}
@@ -66,50 +72,104 @@ GENERATING: Values = {
 }
 
 
-def take_arguments(task: Task, parameters: Fields, known: Collection[str], exported: Mapping[str, Any]) -> None:
-    """Raise Refusal (400) for an argument that is not `known`, unless it has no effect.
+@dataclass(frozen=True)
+class Inputs:
+    """A request to `model` as a pipeline gets it: a single input or a list of inputs, and the parameters."""
 
-    `exported` are the settings of the model's tokenizing step.
-    """
-    counts = (*COUNTS, *QUESTION_COUNTS) if task is Task.QUESTION_ANSWERING else COUNTS
-    check_counts(parameters, counts)
-    refuse_unsupported(parameters, ARGUMENTS[task])
-    for name, setting in EXPORTED[task].items():
-        if name in parameters and parameters[name] != exported.get(setting):
-            fix = f"Send {exported.get(setting)!r} (the model was exported with it), or leave it out."
-            raise Refusal(400, f"{name} is {shown(parameters[name])}. {fix}", param=name)
-    taken = {*known, *counts, *ARGUMENTS[task], *EXPORTED[task]}
-    for name in parameters:
-        if name in OTHERS and name not in taken:
-            raise Refusal(400, f"{name} is no parameter of this {task} model. Leave it out.", param=name)
-    rest = {name: value for name, value in parameters.items() if name not in taken}
-    refuse_unknown(rest, known)
+    request: DialectRequest
+    model: ServedModel
+    inputs: Any
+    parameters: Fields
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the inputs are a list. The answers are then a list, too."""
+        return isinstance(self.inputs, list)
+
+    @property
+    def texts(self) -> list[str]:
+        """The inputs as a list of texts. Raises Refusal (400, 413) if they are none."""
+        return Fields(inputs=self.inputs).texts("inputs")
+
+    @property
+    def questions(self) -> list[tuple[str, str]]:
+        """The inputs as pairs of a question and a context. Raises Refusal (400, 413) if they are none."""
+        pairs = self.inputs if self.is_list and self.inputs else [self.inputs]
+        check_count(len(pairs), "inputs")
+        return [_question(pair) for pair in pairs]
+
+    def refusal(self, fix: str) -> Refusal:
+        """Return the refusal (400) of the inputs. `fix` is a sentence that says what to send."""
+        return Fields(inputs=self.inputs).refusal("inputs", fix)
+
+    async def results(self, call: Callable[[str], Call[Result]]) -> list[Result]:
+        """Return the result of `call` for each text in the inputs."""
+        return await self.request.rows(self.model, call, self.texts)
+
+    def check_parameters(self, *known: str) -> None:
+        """Raise Refusal (400) for a parameter that is not `known`, unless it has no effect."""
+        task, parameters, exported = self.model.task, self.parameters, EXPORTED[self.model.task]
+        counts = (*COUNTS, *QUESTION_COUNTS) if task is Task.QUESTION_ANSWERING else COUNTS
+        check_counts(parameters, counts)
+        parameters.refuse_unsupported(ARGUMENTS[task])
+        for name in [name for name in exported if name in parameters]:
+            value = self.request.files.text_settings(self.model).get(exported[name])
+            if parameters[name] != value:
+                fix = f"Send {value!r} (the model was exported with it), or leave it out."
+                raise parameters.refusal(name, fix)
+        taken = {*known, *counts, *ARGUMENTS[task], *exported}
+        for name in parameters:
+            if name in OTHERS and name not in taken:
+                raise invalid(f"{name} is no parameter of this {task} model. Leave it out.", name)
+        Fields({name: value for name, value in parameters.items() if name not in taken}).refuse_unknown(known)
+
+    def check_equal(self, name: str, value: Any, reason: str = "the model was exported with it") -> None:
+        """Raise Refusal (400) if the parameter `name` is another than `value`."""
+        if self.parameters.get(name) not in (None, value):
+            raise self.parameters.refusal(name, f"Send {value!r} ({reason}), or leave it out.")
+
+
+def _question(pair: Any) -> tuple[str, str]:
+    fields = Fields(pair) if isinstance(pair, dict) else Fields()
+    if fields.keys() != {"question", "context"}:
+        raise Fields(inputs=pair).refusal("inputs", "Send a question and a context.")
+    return fields.text("question"), fields.text("context")
+
+
+def inputs_of(request: DialectRequest, model: ServedModel, fields: Fields) -> Inputs:
+    """Return the inputs and parameters in `fields`; for feature-extraction, other fields are parameters, too."""
+    request.name_texts("inputs")
+    fields.refuse_unknown(TOP | fields.keys() if model.task is Task.FEATURE_EXTRACTION else TOP)
+    beside = {name: value for name, value in fields.items() if name not in TOP}
+    sent = {**beside, **fields.object("parameters")}
+    present = Fields({name: value for name, value in sent.items() if value is not None})
+    return Inputs(request, model, fields.get("inputs"), present)
 
 
 def check_counts(parameters: Fields, names: Sequence[str] = COUNTS) -> None:
     """Raise Refusal (400) if a parameter in `names` is not a whole number."""
     for name in names:
-        if name in parameters:
-            whole_number(parameters, name, 0, INT32_MAX, 0)
+        parameters.number(name, 0, low=0)
 
 
 def answer_settings(parameters: Fields) -> AnswerSettings:
     """Return the settings of question answering. Raises Refusal (400)."""
     settings: AnswerSettings = {}
-    if (top_k := whole_number(parameters, "top_k", 1, MOST_TOP_K, 1)) > 1:  # older models lack this setting
+    if (top_k := parameters.number("top_k", 1, high=MOST_TOP_K)) > 1:  # older models lack this setting
         settings["top_k"] = top_k
     if "max_answer_len" in parameters:
-        settings["max_answer_len"] = whole_number(parameters, "max_answer_len", 1, INT32_MAX, 1)
+        settings["max_answer_len"] = parameters.number("max_answer_len", 1)
     if "doc_stride" in parameters:
-        settings["doc_stride"] = whole_number(parameters, "doc_stride", 0, INT32_MAX, 0)
+        settings["doc_stride"] = parameters.number("doc_stride", 0, low=0)
     if "handle_impossible_answer" in parameters:
-        settings["handle_impossible_answer"] = flag(parameters, "handle_impossible_answer")
+        settings["handle_impossible_answer"] = parameters.flag("handle_impossible_answer")
     return settings
 
 
-def truncates(value: Any) -> bool:
+def truncates(parameters: Fields) -> bool:
     """Return whether a generator's `truncation` cuts long texts. Raises Refusal (400)."""
     allowed = {True: True, "longest_first": True, "only_first": True, False: False, "do_not_truncate": False}
+    value = parameters.get("truncation", False)
     if not isinstance(value, bool | str) or value not in allowed:
-        raise Refusal(400, f"truncation is {shown(value)}. Send true or false, or leave it out.", param="truncation")
+        raise parameters.refusal("truncation", "Send true or false, or leave it out.")
     return allowed[value]

@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from hfx.front.dialect import Dialect, DialectRequest, Events, routes
-from hfx.front.dialects import huggingface
-from hfx.front.fields import check_generator, known_fields, text
-from hfx.front.refusals import Refusal, dumped
+from hfx.front.dialects import generated_texts, huggingface
+from hfx.front.dialects.pipelines import Inputs, inputs_of
+from hfx.front.refusals import Refusal
 from hfx.names import GENERATION_TASKS
 
 VALIDATION = 422  # where other APIs have 400
 
 
-async def generate(request: DialectRequest) -> bytes:
+async def generate(request: DialectRequest) -> dict[str, Any]:
     """POST /generate: generate a text."""
-    [answer] = await huggingface.generate(await _inputs(request))
-    return dumped({name: answer[name] for name in (huggingface.GENERATED_TEXT, "details") if name in answer})
+    [answer] = await generated_texts.generate(await _inputs(request))
+    return {name: answer[name] for name in ("generated_text", "details") if name in answer}
 
 
 async def generate_stream(request: DialectRequest) -> Events:
     """POST /generate_stream: generate a text, and return its tokens as server-sent events."""
-    return huggingface.stream(await _inputs(request))
+    return generated_texts.stream(await _inputs(request))
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
@@ -34,20 +34,19 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     return VALIDATION if status == 400 else status, content
 
 
-async def _inputs(request: DialectRequest) -> huggingface.Inputs:
-    fields = known_fields(request.content, huggingface.GENERATION)
-    text(fields.get("inputs"), "inputs")
-    catalog = request.inference.catalog
-    model = await (catalog.model(request.model_name) if request.model_name else catalog.only(*GENERATION_TASKS))
-    check_generator(model)
-    return huggingface.inputs_of(request, model, fields)
+async def _inputs(request: DialectRequest) -> Inputs:
+    fields = request.fields(generated_texts.BODY)
+    fields.text("inputs")
+    model = await request.model(*GENERATION_TASKS)
+    model.check_task(*GENERATION_TASKS)
+    return inputs_of(request, model, fields)
 
 
 DIALECT = Dialect(
     "text-generation-inference",
     (
-        *routes("POST", "generate", generate, "A text.", huggingface.GENERATION),
-        *routes("POST", "generate_stream", generate_stream, "A text as events.", huggingface.GENERATION),
+        *routes("POST", "generate", generate, "A text.", generated_texts.BODY),
+        *routes("POST", "generate_stream", generate_stream, "A text as events.", generated_texts.BODY),
     ),
     error,
 )

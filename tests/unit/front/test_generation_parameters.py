@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hfx.front.dialects.generation_parameters import LENGTHS, NEUTRAL, PAD, resolve_do_sample
-from hfx.front.fields import refuse_unsupported
+from hfx.front.fields import Fields
 from hfx.front.refusals import Refusal
 from hfx.python_backends.engine.generation_settings import BY_ALL_NAMES
 from hfx.tasks.transformers_settings import INSTEAD, LACKING, OF_MODEL, RESULTS, WITHOUT_EFFECT
@@ -24,9 +24,9 @@ def test_every_setting_of_transformers_belongs_to_exactly_one_table() -> None:
 @pytest.mark.parametrize("name", sorted(NEUTRAL))
 def test_a_lacking_setting_is_taken_with_a_value_that_changes_nothing_alone(name: str) -> None:
     for value in (None, *NEUTRAL[name]):
-        refuse_unsupported({name: value}, NEUTRAL)
+        Fields({name: value}).refuse_unsupported(NEUTRAL)
     with pytest.raises(Refusal) as refused:
-        refuse_unsupported({name: "another"}, NEUTRAL)
+        Fields({name: "another"}).refuse_unsupported(NEUTRAL)
     assert (refused.value.status, refused.value.param) == (400, name)
     assert INSTEAD.get(name, name) in refused.value.message
 

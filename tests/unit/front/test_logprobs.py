@@ -9,16 +9,14 @@ import pytest
 from huggingface_hub import TextGenerationOutput, TextGenerationStreamOutput
 
 from hfx.client.results import Piece, Token
-from hfx.front.answers import (
+from hfx.front.dialects.generated_texts import details, finish_reason, stream_tokens
+from hfx.front.dialects.openai_logprobs import (
     CompletionLogprobs,
     chat_alternatives,
     chat_logprobs,
     completion_alternatives,
-    details,
-    finish_reason,
-    stream_tokens,
 )
-from hfx.front.fields import generation_settings
+from hfx.front.fields import Fields, generation_settings
 from hfx.front.refusals import Refusal
 
 HALF, OTHER_HALF = "bytes:\\xc3", "bytes:\\xa9"
@@ -83,10 +81,10 @@ def test_alternatives_are_read_or_refused_by_name(fields: dict[str, Any], comple
     for read, expected in ((completion_alternatives, completion), (chat_alternatives, chat)):
         if isinstance(expected, str):
             with pytest.raises(Refusal) as caught:
-                read(fields)
+                read(Fields(fields))
             assert (caught.value.status, caught.value.param) == (400, expected)
         else:
-            assert read(fields) == expected
+            assert read(Fields(fields)) == expected
 
 
 @pytest.mark.parametrize("fields", [{"logprobs": 2}, {"logprobs": 0}, {"return_log_probs": True}])
