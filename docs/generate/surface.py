@@ -191,8 +191,8 @@ def _options(path: str, parameters: Iterable[Any]) -> Items:
 
 def _http() -> Items:
     from hfx.front.batches import BATCH_PATHS
+    from hfx.front.dialect_server import description
     from hfx.front.dialects import DIALECTS
-    from hfx.front.dialects.server import description
     from hfx.front.schemas import GENERATION
 
     for name, schema in GENERATION.items():

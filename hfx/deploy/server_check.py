@@ -172,7 +172,7 @@ def _elements(convert: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
     return lambda answer: convert([json.loads(element) for element in answer["outputs"][0]["data"]])
 
 
-# Dialects
+# The tasks of each dialect
 
 MODEL, INFER = "/models/{model}", "/v2/models/{model}/infer"
 COMPLETION = Conversion("/v1/completions", _prompt, lambda answer: {names.TEXT_OUTPUT: answer["choices"][0]["text"]})
@@ -180,7 +180,7 @@ EMBEDDING = Conversion("/v1/embeddings", _embedding_input, lambda answer: _vecto
 GENERATED = Conversion(MODEL, _inputs, _first(_generated))
 CONTINUED = Conversion(INFER, _continued_prompt, _elements(_first(_generated)))
 
-DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
+CONVERSIONS: Mapping[Dialect, Mapping[Task, Conversion]] = {
     "openai": {Task.FEATURE_EXTRACTION: EMBEDDING, **dict.fromkeys(GENERATION_TASKS, COMPLETION)},
     "huggingface": {
         Task.TEXT_CLASSIFICATION: Conversion(MODEL, _inputs, _first(_labels)),
@@ -210,8 +210,8 @@ DIALECTS: Mapping[Dialect, Mapping[Task, Conversion]] = {
 
 def check_tasks(dialect: Dialect, tasks: Mapping[str, Task]) -> None:
     """Raise UsageError if `dialect` lacks the task of a model (`tasks`: name -> task)."""
-    others = [f"{name} ({task})" for name, task in tasks.items() if task not in DIALECTS[dialect]]
-    usable = [name for name, task in tasks.items() if task in DIALECTS[dialect]]
+    others = [f"{name} ({task})" for name, task in tasks.items() if task not in CONVERSIONS[dialect]]
+    usable = [name for name, task in tasks.items() if task in CONVERSIONS[dialect]]
     if others:
         raise UsageError(
             f"The dialect {dialect} can't ask {', '.join(others)}.",
@@ -256,7 +256,7 @@ def dialect_infer(port: JsonPort, dialect: Dialect, model: TargetModel, timeout:
             f"{model.name} has several scores or vectors of a text, which can't be compared through {dialect}.",
             "Leave --through out.",
         )
-    conversion, retries = DIALECTS[dialect][model.task], Retries(RetryPolicy(), _sleep)
+    conversion, retries = CONVERSIONS[dialect][model.task], Retries(RetryPolicy(), _sleep)
     path = conversion.path.format(model=model.name)
 
     def answer(request: Request) -> Answer:

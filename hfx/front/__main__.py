@@ -19,8 +19,8 @@ from hfx.front.app import App
 from hfx.front.background import Background
 from hfx.front.batches import BATCH_PATHS
 from hfx.front.connection import ClientConnection
+from hfx.front.dialect_server import DialectServer
 from hfx.front.dialects import DIALECTS
-from hfx.front.dialects.server import DialectServer
 from hfx.front.file_changes import FileChanges, open_regular
 from hfx.front.idle import IdleModels
 from hfx.front.metrics import Metrics

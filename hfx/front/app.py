@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hfx.front import batches
 from hfx.front.access import WebAccess, check_media_type, preflight
 from hfx.front.dialect import parsed
-from hfx.front.dialects.server import DialectServer
+from hfx.front.dialect_server import DialectServer
 from hfx.front.forwarding import REASON_BYTES, forwarded_headers, pass_back, pass_on
 from hfx.front.guard import HEAD_LENGTH, Disconnected, Receive, check_json, json_length, read_body, refuse_cancellation
 from hfx.front.in_progress import InProgress

@@ -17,6 +17,7 @@ from hfx.front.guard import check_json
 from hfx.front.inference import Inference, in_order, interleaved
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal
+from hfx.front.routes import NAME
 from hfx.front.schemas import Schema
 from hfx.names import TEXT_INPUT, Task
 from hfx.strict_json import no_constant
@@ -136,18 +137,29 @@ class Route:
     is_own: Callable[[bytes], bool] | None = None
     is_public: bool = False
 
+    @property
+    def pattern(self) -> re.Pattern[bytes]:
+        """The pattern of the route's paths. Its group `model` is the model's name, quoted."""
+        before, name, after = self.path.partition("{model}")
+        model = b"(?P<model>%b)" % NAME if name else b""
+        return re.compile(re.escape(before.encode()) + model + re.escape(after.encode()))
+
 
 @dataclass(frozen=True)
 class Dialect:
     """The API of another server: its routes, and a function for the status and JSON of its errors.
 
-    Errors at other paths that match `paths` have the same JSON.
+    `title` is its name for readers. Errors at other paths that match `paths` have the same JSON. `has_batches` is
+    whether batches may have requests in this dialect. For that, its answers depend on the request's body alone, and a
+    request that samples has its `seed` at the top level, where the batch can set it.
     """
 
     name: str
+    title: str
     routes: tuple[Route, ...]
     error: Callable[[Refusal], tuple[int, Any]]
     paths: re.Pattern[bytes] = re.compile(rb"(?!)")
+    has_batches: bool = False
 
 
 @dataclass(frozen=True)

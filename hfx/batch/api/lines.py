@@ -13,8 +13,7 @@ from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import Batch
 from hfx.batch.folder import open_file, storage
 from hfx.batch.rows import row_seed
-from hfx.front.dialects import cohere, jina, openai, tei, vllm
-from hfx.front.dialects.server import pattern
+from hfx.front.dialects import DIALECTS
 from hfx.front.guard import check_json
 from hfx.front.refusals import Refusal
 from hfx.strict_json import no_constant, without_duplicates
@@ -23,14 +22,11 @@ CHUNK = 32  # lines per chunk: at most this many are computed again after a kill
 MOST_ERRORS = 100  # the most errors that a failed batch lists
 ID_LENGTH = 512  # characters of a custom_id
 MEMBERS = ("custom_id", "method", "url", "body")
-# APIs whose answers depend only on the request's body. The APIs of Hugging Face and of text-generation-inference are
-# left out, because `content` can't give their requests a seed: they have no `seed` at the top level.
-DIALECTS = (openai, jina, cohere, vllm, tei)
 ENDPOINTS = [
-    pattern(route)
-    for module in DIALECTS
-    for route in module.DIALECT.routes
-    if route.method == "POST" and route.is_own is None
+    route.pattern
+    for dialect in DIALECTS
+    for route in dialect.routes
+    if dialect.has_batches and route.method == "POST" and route.is_own is None
 ]
 
 

@@ -6,13 +6,7 @@ To add a dialect, write a file with a `DIALECT` and add it to `DIALECTS`.
 from hfx.front.dialect import Dialect
 from hfx.front.dialects import cohere, huggingface, jina, mlserver, openai, tei, tgi, vllm
 
-DIALECTS: tuple[Dialect, ...] = (
-    openai.DIALECT,
-    jina.DIALECT,
-    cohere.DIALECT,
-    vllm.DIALECT,
-    huggingface.DIALECT,
-    tgi.DIALECT,
-    tei.DIALECT,
-    mlserver.DIALECT,
+# Descriptions of the API list them in this order. A path without a route gets the errors of the first that claims it.
+DIALECTS: tuple[Dialect, ...] = tuple(
+    module.DIALECT for module in (openai, huggingface, tei, tgi, cohere, jina, vllm, mlserver)
 )

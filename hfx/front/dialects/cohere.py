@@ -82,9 +82,11 @@ EMBED = body(
 )
 DIALECT = Dialect(
     "cohere",
+    "Cohere",
     (
         *routes("POST", "v2/rerank", rerank, "Documents ranked for a query.", BODY),
         *routes("POST", "v2/embed", embed, "The vectors of texts.", EMBED),
     ),
     error,
+    has_batches=True,
 )

@@ -195,6 +195,7 @@ VECTORS = body("inputs", inputs=str | list[str], normalize=bool, truncate=bool, 
 BELOW = "/models/{model}"
 DIALECT = Dialect(
     "huggingface",
+    "Hugging Face",
     (
         Route("POST", "/", infer, "The answer of the model, where one is served alone.", ANY_TASK),
         Route("POST", BELOW, infer, "The answer of a model; a stream on request.", ANY_TASK),

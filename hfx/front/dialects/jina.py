@@ -105,4 +105,6 @@ SHARED: dict[str, Any] = {
     **dict.fromkeys(IGNORED, str),
 }
 BODY = body("query documents", **QUERY, return_documents=bool, **SHARED)
-DIALECT = Dialect("jina", routes("POST", "v1/rerank", rerank, "Documents ranked for a query.", BODY), error)
+DIALECT = Dialect(
+    "jina", "Jina", routes("POST", "v1/rerank", rerank, "Documents ranked for a query.", BODY), error, has_batches=True
+)

@@ -171,6 +171,7 @@ def _parameters(fields: Fields, inputs: Fields) -> Fields:
 
 DIALECT = Dialect(
     "mlserver",
+    "MLServer",
     (Route("POST", "/v2/models/{model}/infer", infer, "A pipeline's answers, for flat shapes.", INFER, is_own),),
     error_object,
 )

@@ -115,6 +115,7 @@ CONTINUED = "Texts that continue prompts; a stream on request."
 NEXT = "The next message of a conversation; a stream on request."
 DIALECT = Dialect(
     "openai",
+    "OpenAI",
     (
         Route("GET", "/v1/models", list_models, "The served models."),
         Route("GET", "/v1/models/{model}", get_model, "A served model."),
@@ -124,4 +125,5 @@ DIALECT = Dialect(
     ),
     error,
     re.compile(rb"/v1(?:/.*)?|/models/[^/]+/v1/.*"),
+    has_batches=True,
 )

@@ -175,6 +175,7 @@ RERANK = schemas.body(
 )
 DIALECT = Dialect(
     "text-embeddings-inference",
+    "text-embeddings-inference",
     (
         *routes("POST", "embed", embed, "Vectors of texts.", EMBED),
         *routes("POST", "embed_sparse", embed_sparse, "Sparse vectors of texts.", EMBED_SPARSE),
@@ -186,4 +187,5 @@ DIALECT = Dialect(
         *routes("GET", "info", info, "The model and the bounds of requests.", {}),
     ),
     tei_requests.error,
+    has_batches=True,
 )

@@ -44,6 +44,7 @@ async def _inputs(request: DialectRequest) -> Inputs:
 
 DIALECT = Dialect(
     "text-generation-inference",
+    "text-generation-inference",
     (
         *routes("POST", "generate", generate, "A text.", generated_texts.BODY),
         *routes("POST", "generate_stream", generate_stream, "A text as events.", generated_texts.BODY),

@@ -170,6 +170,7 @@ def document_route(path: str, file: str, summary: str) -> Route:
 
 DIALECT = Dialect(
     "hfx",
+    "hfx",
     (
         document_route("/", PAGE, "The playground, a page without a key."),
         document_route("/docs", "docs.html", "All paths as a page, with the fields of their bodies."),

@@ -26,24 +26,18 @@ function operation(path, method, { summary, requestBody }) {
     rows.length ? element('table', {}, ...rows) : null)
 }
 
-// In this order; others follow.
-const NAMES = {
-  openai: 'OpenAI', Triton: 'Triton', huggingface: 'Hugging Face',
-  'text-embeddings-inference': 'text-embeddings-inference', 'text-generation-inference': 'text-generation-inference',
-  cohere: 'Cohere', jina: 'Jina', vllm: 'vLLM', mlserver: 'MLServer',
-}
 const BELOW = '/models/{model}'
-const { paths } = await (await fetch('openapi.json')).json()
-const groups = Object.fromEntries(Object.values(NAMES).map(name => [name, []]))
+const { paths, tags } = await (await fetch('openapi.json')).json()
+const groups = Object.fromEntries(tags.map(({ name }) => [name, []]))
 for (const [path, methods] of Object.entries(paths)) {
   if (path.startsWith('/playground/') || (path.startsWith(BELOW) && path.slice(BELOW.length) in paths)) continue
   for (const [method, details] of Object.entries(methods)) {
-    (groups[NAMES[details.tags[0]] ?? details.tags[0]] ??= []).push(operation(path, method, details))
+    groups[details.tags[0]].push(operation(path, method, details))
   }
 }
-const named = Object.keys(groups).filter(name => groups[name].length)
 byId('paths').replaceChildren(
   element('p', {}, 'The paths of this server by API, with the fields of their bodies. Most of them also exist below ',
     element('code', {}, BELOW), ', where the path names the model. A server with API keys wants one in the header ',
     element('code', {}, 'Authorization: Bearer KEY'), '.'),
-  ...named.map(name => element('section', {}, element('h2', {}, name), ...groups[name])))
+  ...tags.filter(({ name }) => groups[name].length).map(({ name, description }) =>
+    element('section', {}, element('h2', {}, description), ...groups[name])))

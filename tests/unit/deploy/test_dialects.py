@@ -7,12 +7,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pkgutil import iter_modules
+from typing import Any, get_args
 
 import pytest
 
-from hfx.deploy.server_check import DIALECTS, Dialect, TargetModel, connected, dialect_infer
+from hfx.deploy.server_check import CONVERSIONS, Dialect, TargetModel, connected, dialect_infer
 from hfx.errors import RequestRefused, ServerError, UsageError
+from hfx.front import dialects
 from hfx.names import Task
 
 Reply = tuple[int, Any]
@@ -76,4 +78,9 @@ def test_a_port_of_grpc_is_refused() -> None:
 
 
 def test_every_task_has_a_dialect() -> None:
-    assert {task for tasks in DIALECTS.values() for task in tasks} == set(Task)
+    assert {task for tasks in CONVERSIONS.values() for task in tasks} == set(Task)
+
+
+def test_each_dialect_is_one_of_the_front() -> None:
+    served = {module.name for module in iter_modules(dialects.__path__)}
+    assert set(get_args(Dialect)) == CONVERSIONS.keys() <= served

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
+MOST_NAMES = 15  # of hfx's that a file of a dialect imports
 
 
 def module_name(path: Path) -> str:
@@ -47,3 +50,18 @@ def test_modules_import_each_other_in_no_circle_not_even_for_their_types() -> No
 
 def test_a_circle_is_found() -> None:
     assert without_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {"b": {"c"}, "c": {"b"}}
+
+
+def imported_names(path: Path) -> list[str]:
+    """The names that a file imports from hfx."""
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    sources = [node for node in nodes if isinstance(node, ast.ImportFrom) and (node.level or "hfx" in str(node.module))]
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return [alias.name for node in sources for alias in node.names] + [name for name in modules if "hfx" in name]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "hfx/front/dialects").glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_a_dialect_is_read_without_the_rest_of_the_front(path: Path) -> None:
+    names = imported_names(path)
+    assert len(names) <= MOST_NAMES, names
+    assert "*" not in names

@@ -21,7 +21,7 @@ from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped, error_object, refused, wrong_method
 from hfx.front.request import ClientRequest
 from hfx.front.response import Response
-from hfx.front.routes import NAME, TRITON_PATHS
+from hfx.front.routes import TRITON_PATHS
 from hfx.front.schemas import TRITON_BODIES, Schema
 from hfx.front.settings import Limits
 from hfx.front.upstream import Upstream
@@ -52,7 +52,7 @@ class DialectServer:
     ) -> None:
         self._limits = limits
         dialects = (*dialects, _about(dialects, others))
-        self._rows = [(pattern(route), route, dialect) for dialect in dialects for route in dialect.routes]
+        self._rows = [(route.pattern, route, dialect) for dialect in dialects for route in dialect.routes]
         self._upstream = upstream
         self._catalog = Catalog(partial(fetch, upstream), idle)
         self._files = ModelFiles(repository)
@@ -130,7 +130,7 @@ def _about(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Sc
         return description((*dialects, about), others)
 
     route = Route("GET", "/openapi.json", describe, "This description.", is_public=True)
-    about = Dialect("hfx", (route,), error_object)
+    about = Dialect("hfx", "hfx", (route,), error_object)
     return about
 
 
@@ -158,13 +158,6 @@ def _target(dialect: Dialect, route: Route, found: re.Match[bytes]) -> Target:
     return Target(dialect, route, unquote((found.groupdict().get("model") or b"").decode()))
 
 
-def pattern(route: Route) -> re.Pattern[bytes]:
-    """Return the pattern of the route's paths. Its group `model` is the model's name, quoted."""
-    before, name, after = route.path.partition("{model}")
-    model = b"(?P<model>%b)" % NAME if name else b""
-    return re.compile(re.escape(before.encode()) + model + re.escape(after.encode()))
-
-
 def description(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Schema]] = ()) -> bytes:
     """Return the OpenAPI 3.1 description of the paths of Triton, of `dialects` and of `others`."""
     paths: dict[str, dict[str, Any]] = {}
@@ -175,11 +168,14 @@ def description(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, st
     for dialect in dialects:
         for route in dialect.routes:
             _describe_route(paths, route, dialect.name)
+    titles = {dialect.name: dialect.title for dialect in dialects}
+    first, *rest = titles  # Triton's own paths come second
     content = {
         "openapi": "3.1.0",
         "info": {"title": "hfx serve", "version": version("hfx")},
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{"key": []}],
+        "tags": [{"name": name, "description": titles.get(name, name)} for name in (first, "Triton", *rest)],
         "paths": dict(sorted(paths.items())),
     }
     return dumped(content)
