@@ -47,13 +47,8 @@ def main() -> None:
         upstream = ShadowedUpstream(settings.upstream, shadow)
         sources.append(shadow.samples)
     if settings.commands:
-        idle = IdleModels(
-            upstream,
-            settings.commands,
-            unload_after=settings.unload_after,
-            budget=settings.memory_budget,
-            wait_seconds=settings.load_seconds,
-        )
+        memory, seconds = settings.memory_budget, settings.load_seconds
+        idle = IdleModels(upstream, settings.commands, settings.unload_after, memory, seconds)
         upstream.model_in_use = idle.used
         sources.append(idle.samples)
     limits = settings.limits.within(descriptors, memory_limit())
@@ -132,24 +127,21 @@ class Server(uvicorn.Server):
         ]
         if settings.scraper is not None:
             scraper = socket.socket(fileno=settings.scraper)
-            self.servers.append(await loop.create_server(self._scraping_connection, sock=scraper, backlog=backlog))
+            connect = partial(self._connection, self.config, "only_scrapes")
+            self.servers.append(await loop.create_server(connect, sock=scraper, backlog=backlog))
         if self._background is not None:
             self._background.load()
-            connect = partial(self._background_connection, self._background)
+            connect = partial(self._connection, self._background, "is_background")
             batches = socket.socket(fileno=settings.background)
             self.servers.append(await loop.create_unix_server(connect, sock=batches, backlog=backlog))
         self.started = True
         loop.add_reader(self._control, self._read_state)
         self._tick()
 
-    def _scraping_connection(self) -> ClientConnection:
-        connection = ClientConnection(self.config, self.server_state, {})
-        connection.only_scrapes = True
-        return connection
-
-    def _background_connection(self, config: uvicorn.Config) -> ClientConnection:
+    def _connection(self, config: uvicorn.Config, mark: str) -> ClientConnection:
+        """Return a new connection, whose attribute `mark` is true."""
         connection = ClientConnection(config, self.server_state, {})
-        connection.is_background = True
+        setattr(connection, mark, True)
         return connection
 
     def _read_state(self) -> None:

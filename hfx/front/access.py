@@ -73,7 +73,7 @@ def preflight(method: str, headers: Mapping[bytes, bytes]) -> list[Header] | Non
 
 
 def _is_own(method: str, origin: bytes | None, site: bytes, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request comes from a page of this server, from a link to it, or from no web page at all."""
+    """Return whether a request comes from a page of this server, from a link to it, or from no web page at all."""
     if site == b"same-origin":  # this holds also behind a proxy, which sends another Host
         return True
     if origin is not None:

@@ -252,12 +252,16 @@ class App:
             request.body, request.json_size = await read(size, binary_request, request.body, json_size, name)
         size = request.json_size
         await read(size, refuse_cancellation, request.body[:size])
-        is_metrics = request.path == METRICS
-        upstream = self._triton_metrics if is_metrics else self._upstream
+        upstream, own = self._upstream, b""
+        if request.path == METRICS:
+            metrics, upstream = self.metrics, self._triton_metrics
+            metrics.restarts, metrics.in_progress = self.state.restarts, self.in_progress.admitted
+            metrics.connections = len(client.connections)
+            own = metrics.text()
         sent = upstream.sent(request.method.encode(), request.path, request.body, forwarded_headers(request), client)
         reword = partial(reworded, models=self._dialects.described) if request.endpoint else None
         with self._dialects.ended_if_left(client, response.model, name):
-            await pass_on(sent, response, self._own_metrics(client) if is_metrics else b"", reword)
+            await pass_on(sent, response, own, reword)
         return True
 
     LAYERS = (
@@ -290,12 +294,3 @@ class App:
         except UpstreamLost:
             return LOST
         return "" if is_ready else f"Triton says that not all of its models are ready. {answer}".rstrip()
-
-    def _own_metrics(self, client: ClientConnection) -> bytes:
-        metrics = self.metrics
-        metrics.restarts, metrics.in_progress, metrics.connections = (
-            self.state.restarts,
-            self.in_progress.admitted,
-            len(client.connections),
-        )
-        return metrics.text()

@@ -29,11 +29,7 @@ CHUNKED: Header = (b"transfer-encoding", b"chunked")
 UPLOAD_SECONDS = 3600.0
 FILE = body("purpose file", purpose={"const": "batch"}, file=str)
 CREATED = body(
-    "input_file_id endpoint completion_window",
-    input_file_id=str,
-    endpoint=str,
-    completion_window=str,
-    metadata=dict,
+    "input_file_id endpoint completion_window", input_file_id=str, endpoint=str, completion_window=str, metadata=dict
 )
 # The paths for /openapi.json: method, path, summary, schema of the body.
 BATCH_PATHS: tuple[tuple[str, str, str, Schema], ...] = (

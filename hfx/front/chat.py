@@ -18,7 +18,7 @@ from hfx.extras import install_command
 from hfx.front.catalog import ServedModel
 from hfx.front.fields import check_count, shown, text
 from hfx.front.model_files import ModelFiles
-from hfx.front.refusals import Refusal, overloaded
+from hfx.front.refusals import Refusal, invalid, overloaded
 from hfx.names import ADD_SPECIAL_TOKENS
 from hfx.process import LineChild
 
@@ -49,16 +49,17 @@ async def chat_prompt(
     chat = files.chat(model)
     if chat is None:
         message = f"The model {model.name!r} has no chat template. Send its prompt to /v1/completions."
-        raise Refusal(400, message, param="messages")
+        raise invalid(message, "messages")
     conversation = checked_messages(messages)
     variables = {**options, **chat["special_tokens"]}
     prompt = await (renderer or _RENDERER).prompt(chat["template"], variables, conversation)
     if ADD_SPECIAL_TOKENS in model.metadata.input_types:
         return prompt
     begin = chat["special_tokens"].get("bos_token", "")
-    if begin and prompt.startswith(begin) and (await files.tokenized(model, ["a"], _first_token))[0] == begin:
-        return prompt[len(begin) :]  # the tokenizer would add the token a second time
-    return prompt
+    if not begin or not prompt.startswith(begin):
+        return prompt
+    [first] = await files.tokenized(model, ["a"], lambda _, encoding: encoding.tokens[0])
+    return prompt[len(begin) :] if first == begin else prompt  # the tokenizer would add the token a second time
 
 
 def chat_settings(model: ServedModel, fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,16 +80,16 @@ def checked_options(options: Any) -> dict[str, Any]:
     """
     name = "chat_template_kwargs"
     if options is not None and not isinstance(options, dict):
-        raise Refusal(400, f"{name} is {shown(options)}. Send an object.", param=name)
+        raise invalid(f"{name} is {shown(options)}. Send an object.", name)
     if fixed := {*CONSTANT, "messages"} & (options or {}).keys():
-        raise Refusal(400, f"{name} has {min(fixed)}, which is not supported. Leave it out.", param=name)
+        raise invalid(f"{name} has {min(fixed)}, which is not supported. Leave it out.", name)
     return options or {}
 
 
 def checked_messages(messages: Any) -> list[dict[str, str]]:
     """Return the messages, each with a role and a text. Parts of a content are joined. Raises Refusal (400, 413)."""
     if not isinstance(messages, list) or not messages:
-        raise Refusal(400, f"messages is {shown(messages)}. Send a list of messages.", param="messages")
+        raise invalid(f"messages is {shown(messages)}. Send a list of messages.", "messages")
     check_count(len(messages), "messages", MESSAGES)
     checked = [_message(message) for message in messages]
     size = sum(len(message["content"].encode()) for message in checked)
@@ -107,10 +108,6 @@ class _Template:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     chats: int = 0
     is_slow: bool = False
-
-
-def _first_token(_: str, encoding: Any) -> str:
-    return str(encoding.tokens[0])
 
 
 class ChatRenderer:
@@ -143,7 +140,7 @@ class ChatRenderer:
             state.chats -= 1
         if "text" not in answer:
             message = f"The model's chat template refuses the messages: {answer['error']}. Send others."
-            raise Refusal(400, message, param="messages")
+            raise invalid(message, "messages")
         return str(answer["text"])
 
     async def _rendered(self, template: _Template, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,15 +205,12 @@ _RENDERER = ChatRenderer()  # for the only event loop of this process
 
 def _message(message: Any) -> dict[str, str]:
     if not isinstance(message, dict) or message.get("role") not in ROLES:
-        raise Refusal(400, f"A message is {shown(message)}. Send a role and a content.", param="messages")
+        raise invalid(f"A message is {shown(message)}. Send a role and a content.", "messages")
     content = message.get("content")
     if isinstance(content, list):
         check_count(len(content), "messages", MESSAGES)
-        content = "".join(_part(part) for part in content)
+        for part in content:
+            if not isinstance(part, dict) or part.get("type") != "text":
+                raise invalid(f"A part of a content is {shown(part)}. Send texts only.", "messages")
+        content = "".join(text(part.get("text"), "messages") for part in content)
     return {"role": message["role"], "content": text(content, "messages")}
-
-
-def _part(part: Any) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text":
-        raise Refusal(400, f"A part of a content is {shown(part)}. Send texts only.", param="messages")
-    return text(part.get("text"), "messages")

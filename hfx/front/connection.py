@@ -169,16 +169,14 @@ class ClientConnection(HttpToolsProtocol):
                     self.parser.feed_data(data)
                     return
                 except HttpParserUpgrade as offer:
-                    data = self._head_without_offer() + data[offer.args[0] :]
+                    version = self.parser.get_http_version().encode()
+                    first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)
+                    headers = (b"%b: %b" % header for header in self.headers if header[0] != b"upgrade")
+                    data = b"\r\n".join((first, *headers, b"", data[offer.args[0] :]))
                     self.parser = HttpRequestParser(self)  # the old one reads no more if the connection is to close
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         except HttpParserError:
             self.refuse(*self._refusal, lingers=True)
-
-    def _head_without_offer(self) -> bytes:
-        first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        headers = (b"%b: %b" % header for header in self.headers if header[0] != b"upgrade")
-        return b"\r\n".join((first, *headers, b"", b""))
 
     # httptools' callbacks; if one of them raises an exception, the request is refused
 
@@ -374,9 +372,8 @@ class ClientConnection(HttpToolsProtocol):
             self.refuse(408, "The request comes slowly, and all connections are in use. Send it without pauses.")
 
     def _receive_head(self) -> None:
+        self._await_request()
         self._receiving = Receiving.HEAD
-        self._head_bytes = 0
-        self._request_since, self._request_bytes = self._since, 0
         self._deadline = self._since + self._limits.head_seconds
 
     def _await_request(self) -> None:

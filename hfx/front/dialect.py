@@ -149,15 +149,15 @@ class Route:
 class Dialect:
     """The API of another server: its routes, and a function for the status and JSON of its errors.
 
-    `title` is its name for readers. Errors at other paths that match `paths` have the same JSON. `has_batches` is
-    whether batches may have requests in this dialect. For that, its answers depend on the request's body alone, and a
-    request that samples has its `seed` at the top level, where the batch can set it.
+    `title` is its name for readers, if that is another. Errors at other paths that match `paths` have the same JSON.
+    `has_batches` is whether batches may have requests in this dialect. For that, its answers depend on the request's
+    body alone, and a request that samples has its `seed` at the top level, where the batch can set it.
     """
 
     name: str
-    title: str
     routes: tuple[Route, ...]
     error: Callable[[Refusal], tuple[int, Any]]
+    title: str = ""
     paths: re.Pattern[bytes] = re.compile(rb"(?!)")
     has_batches: bool = False
 

@@ -101,14 +101,13 @@ class DialectServer:
     async def answer(self, request: ClientRequest, target: Target, content: Any) -> None:
         """Answer a request for `target` with the JSON `content`. Raises Refusal, unless the answer has begun."""
         response = request.response
+        name, most = response.request_id.decode(), self._limits.requests
         inference = Inference(
             self._upstream, self._catalog, self._files, request.client, response.caller, request.trace.headers
         )
-        identity = response.request_id.decode()
+        dialect_request = DialectRequest(target.model, content, name, most, self._files, inference)
         try:
-            answer = await target.route.handler(
-                DialectRequest(target.model, content, identity, self._limits.requests, self._files, inference)
-            )
+            answer = await target.route.handler(dialect_request)
             if isinstance(answer, Document):
                 await response.document(answer.body, answer.headers)
             elif isinstance(answer, AsyncGenerator):
@@ -130,7 +129,7 @@ def _about(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Sc
         return description((*dialects, about), others)
 
     route = Route("GET", "/openapi.json", describe, "This description.", is_public=True)
-    about = Dialect("hfx", "hfx", (route,), error_object)
+    about = Dialect("hfx", (route,), error_object)
     return about
 
 
@@ -160,15 +159,26 @@ def _target(dialect: Dialect, route: Route, found: re.Match[bytes]) -> Target:
 
 def description(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, str, Schema]] = ()) -> bytes:
     """Return the OpenAPI 3.1 description of the paths of Triton, of `dialects` and of `others`."""
+    rows = [
+        *(("Triton", *row, TRITON_BODIES.get(row[1].rpartition("/")[2], {})) for row in TRITON_PATHS),
+        *(("openai", *row) for row in others),
+        *(
+            (each.name, route.method, route.path, route.summary, route.body)
+            for each in dialects
+            for route in each.routes
+        ),
+    ]
     paths: dict[str, dict[str, Any]] = {}
-    for method, path, summary in TRITON_PATHS:
-        _describe(paths, method, path, summary, "Triton", TRITON_BODIES.get(path.rpartition("/")[2], {}))
-    for method, path, summary, sent in others:
-        _describe(paths, method, path, summary, "openai", sent)
-    for dialect in dialects:
-        for route in dialect.routes:
-            _describe_route(paths, route, dialect.name)
-    titles = {dialect.name: dialect.title for dialect in dialects}
+    for tag, method, path, summary, body in rows:
+        operations = paths.setdefault(path, {})
+        if (shared := operations.get(method.lower())) is None:
+            operations[method.lower()] = _operation(tag, path, summary, body)
+        else:  # the path is Triton's too
+            shared["tags"].append(tag)
+            shared["summary"] += f" {tag}: {summary}"
+    for path in ("/health", *(route.path for each in dialects for route in each.routes if route.is_public)):
+        paths[path]["get"]["security"] = []
+    titles = {dialect.name: dialect.title or dialect.name for dialect in dialects}
     first, *rest = titles  # Triton's own paths come second
     content = {
         "openapi": "3.1.0",
@@ -181,30 +191,16 @@ def description(dialects: Sequence[Dialect], others: Sequence[tuple[str, str, st
     return dumped(content)
 
 
-def _describe_route(paths: dict[str, dict[str, Any]], route: Route, tag: str) -> None:
-    if route.is_own is None:
-        _describe(paths, route.method, route.path, route.summary, tag, route.body)
-        if route.is_public:
-            paths[route.path][route.method.lower()]["security"] = []
-    else:  # the path is Triton's too
-        operation = paths[route.path][route.method.lower()]
-        operation["tags"].append(tag)
-        operation["summary"] += f" {tag}: {route.summary}"
-
-
-def _describe(paths: dict[str, dict[str, Any]], method: str, path: str, summary: str, tag: str, body: Schema) -> None:
+def _operation(tag: str, path: str, summary: str, body: Schema) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": summary,
         "tags": [tag],
         "responses": {"200": {"description": "The answer."}, "default": {"description": "An error in JSON."}},
     }
-    names = PARAMETER.findall(path)
-    if names:
+    if names := PARAMETER.findall(path):
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if body:
         operation["requestBody"] = {"content": {"application/json": {"schema": body}}, "required": True}
-    if path == "/health":
-        operation["security"] = []
-    paths.setdefault(path, {})[method.lower()] = operation
+    return operation

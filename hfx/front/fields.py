@@ -46,7 +46,13 @@ class Fields(dict[str, Any]):
 
     def texts(self, name: str) -> list[str]:
         """Return the texts of a field that is a text or a list of texts. Raises Refusal (413) for too many."""
-        return texts(self.get(name), name)
+        value = self.get(name)
+        if isinstance(value, list) and value:
+            check_count(len(value), name)
+            return [text(item, name) for item in value]
+        if not isinstance(value, str):
+            raise self.refusal(name, "Send a text, or a list of texts.")
+        return [self.text(name)]
 
     def listed(self, name: str) -> list[str]:
         """Return the texts of a field that is a list of texts. Raises Refusal (413) for too many."""
@@ -128,16 +134,6 @@ def text(value: Any, param: str) -> str:
         raise invalid(f"{error.message} Send Unicode text.", param) from None
 
 
-def texts(value: Any, param: str) -> list[str]:
-    """Return the texts in `value`, which is a text or a list of 1 to MOST_TEXTS texts. Raises Refusal (400, 413)."""
-    if isinstance(value, str):
-        return [text(value, param)]
-    if not isinstance(value, list) or not value:
-        raise invalid(f"{param} is {shown(value)}. Send a text, or a list of texts.", param)
-    check_count(len(value), param)
-    return [text(item, param) for item in value]
-
-
 def check_count(count: int, param: str, most: int = MOST_TEXTS) -> None:
     """Raise Refusal (413) for more than `most` texts in `param`."""
     if count > most:
@@ -173,8 +169,6 @@ def refuse_unknown(fields: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise Refusal (400) for a field that is not in `known`."""
     for name in fields:
         if name not in known:
-            near = nearest(name, known)
-            allowed = (
-                f"Did you mean {near}?" if near else f"Send {', '.join(sorted(known))}." if known else "Leave it out."
-            )
+            near, names = nearest(name, known), ", ".join(sorted(known))
+            allowed = f"Did you mean {near}?" if near else f"Send {names}." if known else "Leave it out."
             raise invalid(f"There is no field {shown(name)}. {allowed}", name)

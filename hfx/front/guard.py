@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hfx.front.refusals import Refusal
+from hfx.front.refusals import Refusal, invalid
 from hfx.names import CANCEL_REQUEST
 
 JSON_DEPTH = 64
@@ -60,20 +60,21 @@ async def read_body(receive: Receive, headers: Headers, limit: int, reserve: Cal
         raise too_large(limit)
     pieces = []
     size = 0
-    decoder = _Decoder(headers.get(b"content-encoding", b""))
+    inflater = _inflater(headers.get(b"content-encoding", b"").strip().lower())
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
         more = message["more_body"]
-        piece = decoder.decode(message["body"], limit - size)
+        piece = message["body"] if inflater is None else _inflated(inflater, message["body"], limit - size)
         size += len(piece)
         if size > limit:
             raise too_large(limit)
         reserve(len(piece))
         pieces.append(piece)
-    decoder.finish()
+    if inflater is not None and not inflater.eof:
+        raise _damaged()
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -82,35 +83,26 @@ def too_large(limit: int) -> Refusal:
     return Refusal(413, f"The body is larger than {limit} bytes. Send fewer texts in a request, or shorter ones.")
 
 
-class _Decoder:
-    """Decodes a Content-Encoding piece by piece, and never expands a piece much beyond the room for it."""
+def _inflater(encoding: bytes) -> zlib._Decompress | None:
+    """Return what decompresses a Content-Encoding, or None if there is nothing to decompress. Raises Refusal (415)."""
+    if encoding not in (b"", b"identity", b"gzip", b"deflate"):
+        raise Refusal(415, "This Content-Encoding is not known. Send gzip, deflate or none.")
+    return zlib.decompressobj(GZIP_OR_ZLIB) if encoding in (b"gzip", b"deflate") else None
 
-    def __init__(self, encoding: bytes) -> None:
-        encoding = encoding.strip().lower()
-        if encoding not in (b"", b"identity", b"gzip", b"deflate"):
-            raise Refusal(415, "This Content-Encoding is not known. Send gzip, deflate or none.")
-        self._inflater = zlib.decompressobj(GZIP_OR_ZLIB) if encoding in (b"gzip", b"deflate") else None
 
-    def decode(self, piece: bytes, room: int) -> bytes:
-        """Return the content of `piece`. If the result is longer than `room` bytes, the content is too large."""
-        if self._inflater is None:
-            return piece
-        try:
-            content = self._inflater.decompress(piece, room + 1)
-        except zlib.error:
-            raise _damaged() from None
-        if self._inflater.unused_data:
-            raise _damaged()
-        return content
-
-    def finish(self) -> None:
-        """Raise Refusal if the compressed data is incomplete."""
-        if self._inflater is not None and not self._inflater.eof:
-            raise _damaged()
+def _inflated(inflater: zlib._Decompress, piece: bytes, room: int) -> bytes:
+    """Return the content of `piece`, of which at most `room` bytes and one more are expanded. Raises Refusal (400)."""
+    try:
+        content = inflater.decompress(piece, room + 1)
+    except zlib.error:
+        raise _damaged() from None
+    if inflater.unused_data:
+        raise _damaged()
+    return content
 
 
 def _damaged() -> Refusal:
-    return Refusal(400, "The body is not what its Content-Encoding says. Send one complete gzip or zlib stream.")
+    return invalid("The body is not what its Content-Encoding says. Send one complete gzip or zlib stream.")
 
 
 def json_length(head_length: bytes, body: bytes) -> int:
@@ -119,9 +111,7 @@ def json_length(head_length: bytes, body: bytes) -> int:
     The length is 0 for a raw binary tensor without JSON. Raises Refusal (400).
     """
     if not DIGITS.fullmatch(head_length) or int(head_length) > len(body):
-        raise Refusal(
-            400, "Inference-Header-Content-Length is not a length within the body. Send the JSON part's bytes."
-        )
+        raise invalid("Inference-Header-Content-Length is not a length within the body. Send the JSON part's bytes.")
     return int(head_length)
 
 
@@ -132,25 +122,17 @@ def check_json(text: bytes) -> int:
     match up; 413 if it has more than JSON_MARKS marks.
     """
     is_ascii = text.isascii()
-    if not is_ascii:
-        _check_utf8(text)
+    if not is_ascii:  # parameters and request ids that are not UTF-8 can end Triton 2.51, in its Python backend
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise invalid(f"The body is not JSON: {error}. Send one complete JSON object in UTF-8.") from None
     size = len(text) * (1 if is_ascii else 4)  # Python stores 4 bytes per character if one character needs them
     if len(text) <= BLOCK_BYTES:
         brackets, separators = (sum(map(text.count, marks)) for marks in ((b"[", b"{"), (b",", b":")))
         if brackets <= JSON_DEPTH and brackets + separators <= FEW_MARKS:
             return size  # nearly all requests end here; the parser finds brackets that are not closed
     return size + _marks(text) * MARK_BYTES
-
-
-def _check_utf8(text: bytes) -> None:
-    """Raise Refusal if `text` is not UTF-8.
-
-    Parameters and request ids that are not UTF-8 can end Triton 2.51, in its Python backend.
-    """
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        raise Refusal(400, f"The body is not JSON: {error}. Send one complete JSON object in UTF-8.") from None
 
 
 def _marks(text: bytes) -> int:
@@ -164,7 +146,7 @@ def _marks(text: bytes) -> int:
             message = f"The JSON has more than {JSON_MARKS} values. Send fewer in a request, or tensors in binary."
             raise Refusal(413, message)
         if depths.max() > JSON_DEPTH:
-            raise Refusal(400, f"The JSON is nested deeper than {JSON_DEPTH} levels. Send tensors as flat lists.")
+            raise invalid(f"The JSON is nested deeper than {JSON_DEPTH} levels. Send tensors as flat lists.")
         if depths.min() < 0:
             raise _malformed()
         depth, quotes = int(depths[-1]), int(in_string[-1])
@@ -188,7 +170,7 @@ def _blocks(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
 
 
 def _malformed() -> Refusal:
-    return Refusal(400, "The JSON is malformed: its brackets or quotes don't match. Send one complete object.")
+    return invalid("The JSON is malformed: its brackets or quotes don't match. Send one complete object.")
 
 
 def refuse_cancellation(text: bytes) -> None:
@@ -206,4 +188,4 @@ def refuse_cancellation(text: bytes) -> None:
     except UnicodeDecodeError:  # the text is not JSON, because Python knows all of JSON's escapes
         return
     if any(pattern.search(plain) for pattern in NAMED):
-        raise Refusal(400, f"{CANCEL_REQUEST} is closed to callers. Close the connection of a request to cancel it.")
+        raise invalid(f"{CANCEL_REQUEST} is closed to callers. Close the connection of a request to cancel it.")

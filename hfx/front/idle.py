@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfx.front.metrics import LOAD_WAIT, LOADED, LOADS, MODEL_BYTES, UNLOADS, Samples
 from hfx.front.refusals import RETRY, Refusal
 from hfx.front.routes import named
+from hfx.front.upstream import Upstream, short_path
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
-    from hfx.front.upstream import Upstream
 
 CHECK_SECONDS = 1.0
 FAILED_SECONDS = 1.0  # before a model that did not load is tried again
@@ -39,14 +37,6 @@ ANSWER_BYTES = 1 << 28  # for the descriptions of all models
 ROUTE = "/v2/models/{model}"
 THREAD_SECONDS = 0.1  # until a load occupies its thread; before that, memory is measured for 20 ms
 USES = ("/infer", "/generate", "/generate_stream")
-
-
-class Try(Enum):
-    """The outcome of an attempt to load a model."""
-
-    LOADED = "loaded"
-    ROOM_MADE = "room made"  # another model was unloaded
-    NO_ROOM = "no room"  # until another model has no more requests
 
 
 class TritonEnded(Refusal):
@@ -87,9 +77,7 @@ class IdleModels:
     ) -> None:
         self._upstream = upstream
         self._thread_taken_at = 0.0
-        path = Path(commands)
-        # Through a descriptor of its folder, because the kernel allows only 107 bytes for a socket's path.
-        self._commands = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
+        self._commands = short_path(Path(commands))
         self._unload_after = unload_after
         self._budget = budget
         self._wait_seconds = min(wait_seconds, WAIT_SECONDS)
@@ -98,7 +86,7 @@ class IdleModels:
         self._by_folder: dict[str, Model] = {}
         self.models: dict[str, Model] = {}
         self._changing = asyncio.Lock()
-        self._released = asyncio.Event()  # set when a model has no more requests
+        self._released = asyncio.Event()  # set when a model has no more requests, or is unloaded for another one
 
     @property
     def unloaded(self) -> list[str]:
@@ -208,34 +196,33 @@ class IdleModels:
         while model.in_flight:
             self._released.clear()  # before the attempt, so that no later release is missed
             try:
-                outcome = await self._try_to_load(model)
+                if await self._try_to_load(model):
+                    return
+                await self._released.wait()
             except TritonEnded:
                 ends += 1
                 if ends == LOAD_TRIES:
                     raise
                 await self._triton_restarted()
-                continue
-            if outcome is Try.LOADED:
-                return
-            if outcome is Try.NO_ROOM:
-                await self._released.wait()
 
-    async def _try_to_load(self, model: Model) -> Try:
-        """Load `model` if it fits. Otherwise, unload another model if that can help. Raises Refusal (503)."""
+    async def _try_to_load(self, model: Model) -> bool:
+        """Load `model` if it fits, and return whether it is loaded. Raises Refusal (503).
+
+        If it does not fit, unload another model if that can help.
+        """
         async with self._changing:
             if model.is_loaded:
-                return Try.LOADED
+                return True
             if self._fits(model):
                 self._thread_taken_at = time.monotonic() + THREAD_SECONDS
                 self._dropping = asyncio.create_task(self._upstream.drop_silent())
                 await self._command("load", model)
                 model.loads += 1
-                return Try.LOADED
-            other = self._unloadable_for(model)
-            if other is None:
-                return Try.NO_ROOM
-            await self._unload(other)
-            return Try.ROOM_MADE
+                return True
+            if (other := self._unloadable_for(model)) is not None:
+                await self._unload(other)
+                self._released.set()
+            return False
 
     async def _triton_restarted(self) -> None:
         """Wait until Triton, which has ended, takes connections again."""

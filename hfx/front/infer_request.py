@@ -17,7 +17,7 @@ import numpy as np
 
 from hfx.client.tensors import BYTES, DATA_TYPES
 from hfx.front.fields import shown
-from hfx.front.refusals import Refusal
+from hfx.front.refusals import Refusal, invalid
 
 MOST_DIMENSIONS = 8
 MOST_SIZE = 2**31 - 1  # of a dimension, also if another dimension is 0
@@ -55,7 +55,10 @@ def binary_request(body: bytes, head_length: int | None, name: str = "") -> tupl
     """
     if head_length == 0:
         return body, 0
-    request = _object(_parsed(body[:head_length]), "The request")
+    try:  # decoded, because json.loads reads bytes in UTF-16 too, in which guard.py counts wrongly
+        request = _typed(json.loads(body[:head_length].decode()), dict, "The request")
+    except (ValueError, RecursionError):
+        raise invalid("The body is not JSON. Send one JSON object in UTF-8.") from None
     head: dict[str, Any] = {}
     if "id" in request:
         head["id"] = _typed(request["id"], str, "id")
@@ -64,8 +67,8 @@ def binary_request(body: bytes, head_length: int | None, name: str = "") -> tupl
     if name and not any(key.startswith("sequence_") for key in head.get("parameters", {})):
         head["parameters"] = {**head.get("parameters", {}), SEQUENCE_ID: name}
     if "outputs" in request:
-        head["outputs"] = [_output(each) for each in _list(request["outputs"], "outputs")]
-    head["inputs"], contents = _inputs(_list(request.get("inputs"), "inputs"), body[head_length or len(body) :])
+        head["outputs"] = [_output(each) for each in _typed(request["outputs"], list, "outputs")]
+    head["inputs"], contents = _inputs(_typed(request.get("inputs"), list, "inputs"), body[head_length or len(body) :])
     encoded = json.dumps(head).encode()
     return b"".join((encoded, *contents)), len(encoded)
 
@@ -85,12 +88,12 @@ def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]]
     """Return the heads and contents of the inputs. `binary` has the contents that are not JSON, one after another."""
     heads, contents, position = [], [], 0
     for tensor in tensors:
-        fields = _object(tensor, "An input")
+        fields = _typed(tensor, dict, "An input")
         name = _name(fields)
         shape, datatype = _shape(name, fields.get("shape")), fields.get("datatype")
         if datatype != BYTES and (not isinstance(datatype, str) or datatype not in ITEM_BYTES):
             raise _refused(name, f"has the datatype {shown(datatype)}", f"Send {', '.join([BYTES, *ITEM_BYTES])}")
-        parameters = _object(fields.get("parameters", {}), f"parameters of the input {name!r}")
+        parameters = _typed(fields.get("parameters", {}), dict, f"parameters of the input {name!r}")
         if any(key.startswith("shared_memory") for key in parameters):
             raise _refused(name, "is in shared memory, which is closed", "Send its values")
         refuse_coded(name, parameters)
@@ -99,15 +102,19 @@ def _inputs(tensors: Sequence[Any], binary: bytes) -> tuple[list[dict[str, Any]]
             if type(size) is not int or not 0 <= size <= len(binary) - position:
                 raise _refused(name, f"has a {BINARY_SIZE} of {shown(size)}", "Send the size of its content in bytes")
             content, position = binary[position : position + size], position + size
-            _check_size(name, datatype, shape, size)
+            least = math.prod(shape) * ITEM_BYTES.get(datatype, LENGTH_BYTES)
+            if size != least if datatype != BYTES else size < least:  # Triton itself counts the strings of BYTES
+                raise _refused(
+                    name, f"has {size} bytes for the shape {shown(shape)}", "Send a shape that fits its content"
+                )
         else:
             content = _content(name, datatype, shape, fields.get("data"))
         contents.append(content)
         heads.append({"name": name, "datatype": datatype, "shape": shape, "parameters": {BINARY_SIZE: len(content)}})
     if tensors and all(head["shape"][:1] == [0] for head in heads):  # Triton's Python backend never answers these
-        raise Refusal(400, "The inputs have no rows: each shape begins with 0. Send one row at least.")
+        raise invalid("The inputs have no rows: each shape begins with 0. Send one row at least.")
     if position != len(binary):
-        raise Refusal(400, f"{len(binary) - position} bytes of the body are of no input. Send {BINARY_SIZE} with each.")
+        raise invalid(f"{len(binary) - position} bytes of the body are of no input. Send {BINARY_SIZE} with each.")
     return heads, contents
 
 
@@ -115,13 +122,13 @@ def refuse_coded(name: object, parameters: Mapping[str, Any]) -> None:
     """Raise Refusal for an input whose content type means that its texts must be decoded."""
     if (kind := parameters.get(CONTENT_TYPE)) in CODED:
         message = f"The input {shown(name)} has the content_type {kind}. Send texts with str, or JSON with hg_json."
-        raise Refusal(400, message, param=CONTENT_TYPE)
+        raise invalid(message, CONTENT_TYPE)
 
 
 def _name(fields: Mapping[str, Any]) -> str:
     name = _typed(fields.get("name"), str, "The name of a tensor")
     if "\0" in name:  # where Triton ends the name
-        raise Refusal(400, f"The name of a tensor is {shown(name)}. Send one of the model's.")
+        raise invalid(f"The name of a tensor is {shown(name)}. Send one of the model's.")
     return name  # type: ignore[no-any-return]
 
 
@@ -133,13 +140,6 @@ def _shape(name: str, shape: Any) -> list[int]:
     return shape
 
 
-def _check_size(name: str, datatype: str, shape: Sequence[int], size: int) -> None:
-    """Raise Refusal if the size of binary content does not fit the shape. Triton itself counts the strings of BYTES."""
-    least = math.prod(shape) * ITEM_BYTES.get(datatype, LENGTH_BYTES)
-    if size != least if datatype != BYTES else size < least:
-        raise _refused(name, f"has {size} bytes for the shape {shown(shape)}", "Send a shape that fits its content")
-
-
 def _content(name: str, datatype: str, shape: Sequence[int], data: Any) -> bytes:
     """Return the bytes of a tensor whose values are JSON: a list, nested or flat."""
     if datatype in NOT_IN_JSON:
@@ -149,7 +149,10 @@ def _content(name: str, datatype: str, shape: Sequence[int], data: Any) -> bytes
         has = f"{len(values)} values" if isinstance(data, list) else "no list of values"
         raise _refused(name, f"has {has} in data for the shape {shown(shape)}", "Send as many as its shape says")
     try:
-        return _strings(values) if datatype == BYTES else _numbers(datatype, values)
+        if datatype != BYTES:
+            return _numbers(datatype, values)
+        _check_types(values, {str})
+        return b"".join(struct.pack("<I", len(item)) + item for item in (value.encode() for value in values))
     except (TypeError, OverflowError, UnicodeError):
         raise _refused(name, f"has values in data that are not of {datatype}", "Send values of its datatype") from None
 
@@ -158,13 +161,6 @@ def _flat(data: list[Any]) -> list[Any]:
     if list not in set(map(type, data)):
         return data
     return [value for each in data for value in (_flat(each) if isinstance(each, list) else (each,))]
-
-
-def _strings(values: Sequence[Any]) -> bytes:
-    """Encode the values of BYTES. Raises TypeError, or UnicodeError for half of a surrogate pair."""
-    _check_types(values, {str})
-    encoded = [value.encode() for value in values]
-    return b"".join(part for item in encoded for part in (struct.pack("<I", len(item)), item))
 
 
 def _numbers(datatype: str, values: Sequence[Any]) -> bytes:
@@ -194,24 +190,24 @@ def _output(output: Any) -> dict[str, Any]:
     other parameters that Triton reads concern shared memory. Names that Triton does not read, such as MLServer's
     `content_type`, are left out.
     """
-    fields = _object(output, "An output")
+    fields = _typed(output, dict, "An output")
     name = _name(fields)
-    parameters = _object(fields.get("parameters", {}), f"parameters of the output {name!r}")
+    parameters = _typed(fields.get("parameters", {}), dict, f"parameters of the output {name!r}")
     if any(key.startswith("shared_memory") for key in parameters):
-        raise Refusal(400, f"The output {name!r} is for shared memory, which is closed. Leave that out.")
+        raise invalid(f"The output {name!r} is for shared memory, which is closed. Leave that out.")
     if any(key.partition("\0")[0] == "classification" for key in parameters):
         fix = "Leave that out; classifiers return their best labels by the input top_k."
-        raise Refusal(400, f"The output {name!r} has the parameter classification, which is closed. {fix}")
+        raise invalid(f"The output {name!r} has the parameter classification, which is closed. {fix}")
     kept = {key: _typed(parameters[key], bool, key) for key in ("binary_data",) if key in parameters}
     return {"name": name, "parameters": kept}
 
 
 def _parameters(parameters: Any) -> Mapping[str, Any]:
     """Return a request's parameters, which must be strings, numbers or booleans, as Triton accepts them."""
-    for name, value in _object(parameters, "parameters").items():
+    for name, value in _typed(parameters, dict, "parameters").items():
         is_number = isinstance(value, int) and value in INT64
         if not (isinstance(value, str) or is_number or (isinstance(value, float) and math.isfinite(value))):
-            raise Refusal(400, f"The parameter {shown(name)} is {shown(value)}. Send a text, a number, true or false.")
+            raise invalid(f"The parameter {shown(name)} is {shown(value)}. Send a text, a number, true or false.")
         _check_own(name, value)
     is_plain = parameters.get(CONTENT_TYPE) in PLAIN_CODECS
     return {name: value for name, value in parameters.items() if not (is_plain and name == CONTENT_TYPE)}
@@ -222,35 +218,20 @@ def _check_own(name: str, value: Any) -> None:
     name = name.partition("\0")[0]  # where Triton ends the name
     types = TRITON_PARAMETERS.get(name)
     if types is None and name.startswith(TRITON_PREFIX):
-        raise Refusal(400, f"Triton has no parameter {shown(name)}. Leave it out.")
+        raise invalid(f"Triton has no parameter {shown(name)}. Leave it out.")
     if types is not None and (type(value) not in types or (type(value) is int and value < 0)):
         words = {bool: "true or false", int: "a whole number from 0", str: "a text"}
         wanted = " or ".join(words[kind] for kind in types)
-        raise Refusal(400, f"The parameter {name} is {shown(value)}. Send {wanted}.")
-
-
-def _parsed(text: bytes) -> Any:
-    try:  # decoded, because json.loads reads bytes in UTF-16 too, in which guard.py counts wrongly
-        return json.loads(text.decode())
-    except (ValueError, RecursionError):
-        raise Refusal(400, "The body is not JSON. Send one JSON object in UTF-8.") from None
-
-
-def _object(value: Any, what: str) -> dict[str, Any]:
-    return _typed(value, dict, what)  # type: ignore[no-any-return]
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    return _typed(value, list, what)  # type: ignore[no-any-return]
+        raise invalid(f"The parameter {name} is {shown(value)}. Send {wanted}.")
 
 
 def _typed(value: Any, kind: type, what: str) -> Any:
     """Return `value` if its type is exactly `kind`: a boolean is not an integer. Raises Refusal."""
     if type(value) is not kind:
         wanted = {str: "a string", dict: "an object", list: "a list", bool: "true or false", int: "an integer"}[kind]
-        raise Refusal(400, f"{what} is {shown(value)}. Send {wanted}.")
+        raise invalid(f"{what} is {shown(value)}. Send {wanted}.")
     return value
 
 
 def _refused(name: str, what: str, fix: str) -> Refusal:
-    return Refusal(400, f"The input {shown(name)} {what}. {fix}.")
+    return invalid(f"The input {shown(name)} {what}. {fix}.")

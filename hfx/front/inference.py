@@ -8,11 +8,13 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 
+from hfx import names
 from hfx.client import calls, tensors
 from hfx.client.calls import Call
 from hfx.client.results import Generation, Piece
@@ -21,22 +23,11 @@ from hfx.client.tensors import Array, to_tensors
 from hfx.front.catalog import OK, Catalog, ServedModel
 from hfx.front.guard import HEAD_LENGTH, Disconnected
 from hfx.front.infer_request import SEQUENCE_ID, ending
-from hfx.front.keys import ANYONE, Caller
+from hfx.front.keys import Caller
 from hfx.front.refusals import RETRY, Header, Refusal, refused_by_model, renamed
 from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
 from hfx.metadata import Values, check_outputs, check_values
-from hfx.names import (
-    CANCEL_REQUEST,
-    CANDIDATE_LABELS,
-    CONTEXT,
-    GENERATION_TASKS,
-    MAX_TOKENS,
-    QUERY,
-    QUESTION,
-    STREAM,
-    STREAM_SUFFIX,
-    TEXT_INPUT,
-)
+from hfx.names import GENERATION_TASKS, TEXT_INPUT
 from hfx.python_backends.engine.generation_settings import SETTINGS
 from hfx.tasks import TASKS
 
@@ -45,7 +36,7 @@ if TYPE_CHECKING:
     from hfx.front.model_files import ModelFiles
 
 Result = TypeVar("Result")
-READ = {TEXT_INPUT, QUERY, QUESTION, CONTEXT}  # the inputs whose texts a model reads
+READ = {TEXT_INPUT, names.QUERY, names.QUESTION, names.CONTEXT}  # the inputs whose texts a model reads
 MANY = 32  # values; a request with as many or more is ended in Triton if its client disconnects
 PARALLEL = 32  # requests to Triton at a time for one request of a client
 EVENT_END = b"\n\n"
@@ -54,38 +45,32 @@ _ids = (f"front-{secrets.token_hex(6)}-{number}" for number in itertools.count()
 _cancelling: set[asyncio.Task[None]] = set()
 
 
+@dataclass(eq=False)
 class Inference:
     """Calls the models behind `upstream` for `client`. When the client disconnects, its connections to Triton close.
 
-    `model` is the name of the model that was called last. `input_tokens` and `output_tokens` count the tokens so far,
-    of generated texts and of other texts that were counted. `trace` are the headers with which Triton continues a
-    trace. If the tokens per minute of `caller` are limited, the tokens of each request are counted with the tokenizers
-    in `files`, and taken from the caller's allowance before the request is sent. `held` is the total that was taken.
+    `trace` are the headers with which Triton continues a trace. If the tokens per minute of `caller` are limited, the
+    tokens of each request are counted with the tokenizers in `files`, and taken from the caller's allowance before the
+    request is sent. `held` is the total that was taken. `model` is the name of the model that was called last.
+    `input_tokens` and `output_tokens` count the tokens so far, of generated texts and of other texts that were counted.
     `names` are the caller's names of fields by hfx's own names, for the refusals of models.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        catalog: Catalog,
-        files: ModelFiles,
-        client: ClientConnection,
-        caller: Caller = ANYONE,
-        trace: Sequence[Header] = (),
-    ) -> None:
-        self._upstream = upstream
-        self._client = client
-        self._trace = trace
-        self._files = files
-        self._caller = caller
-        self.catalog = catalog
-        self.model = ""
-        self.input_tokens = self.output_tokens = self.held = 0
-        self.names: dict[str, str] = {}
+    upstream: Upstream
+    catalog: Catalog
+    files: ModelFiles
+    client: ClientConnection
+    caller: Caller
+    trace: Sequence[Header]
+    names: dict[str, str] = field(default_factory=dict)
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    held: int = 0
 
     def has_left(self) -> bool:
-        """Whether the client has closed its connection."""
-        return self._client.has_left
+        """Return whether the client has closed its connection."""
+        return self.client.has_left
 
     async def rows(self, model: ServedModel, requests: Sequence[Call[Result]]) -> list[Result]:
         """Return the results of calls with the same settings, in order.
@@ -93,7 +78,7 @@ class Inference:
         Each request to Triton has as many of the calls as rows as the model takes.
         """
         self.model = model.name
-        if self._caller.tokens is not None:
+        if self.caller.tokens is not None:
             self.input_tokens += await self._hold(model, [call.values for call in requests])
         batches = [requests[start : start + model.batch] for start in range(0, len(requests), model.batch)]
         results = await in_order([self._batch(model, batch) for batch in batches])
@@ -154,13 +139,13 @@ class Inference:
         """
         tokens = 0
         for values in rows:
-            labels = values.get(CANDIDATE_LABELS, ())
+            labels = values.get(names.CANDIDATE_LABELS, ())
             for name in READ & values.keys():
-                count = await self._files.count(model, list(map(str, values[name])), self.has_left)
+                count = await self.files.count(model, list(map(str, values[name])), self.has_left)
                 tokens += count * (len(labels) or 1)
             if labels:
-                tokens += await self._files.count(model, list(map(str, labels)), self.has_left)
-        self._caller.hold(time.monotonic(), tokens + more)
+                tokens += await self.files.count(model, list(map(str, labels)), self.has_left)
+        self.caller.hold(time.monotonic(), tokens + more)
         self.held += tokens + more
         return tokens
 
@@ -172,14 +157,15 @@ class Inference:
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         name = request_name() if sum(array.size for array in inputs.values()) >= MANY else ""
         body, headers = tensors.encode_infer("", inputs, {SEQUENCE_ID: name} if name else None)
-        forwarded = [(HEAD_LENGTH, headers[tensors.HEADER_LENGTH].encode()), *self._trace]
+        forwarded = [(HEAD_LENGTH, headers[tensors.HEADER_LENGTH].encode()), *self.trace]
         path = f"/v2/models/{quote(model.name, safe='')}/infer"
-        with ended_if_left(self._upstream, self.catalog, self._client, model.name, name):
-            async with _opened(self._upstream, self._client, b"POST", path, body, forwarded) as connection:
+        with ended_if_left(self.upstream, self.catalog, self.client, model.name, name):
+            async with _opened(self.upstream, self.client, b"POST", path, body, forwarded) as connection:
                 content = await _read_all(connection)
         if connection.status != OK:
             raise self._failure(connection, content)
-        outputs = tensors.decode_infer(content, _text_headers(connection))
+        received = {name.decode(): value.decode() for name, value in connection.headers}
+        outputs = tensors.decode_infer(content, received)
         return [
             call.decode({name: array[row : row + 1] for name, array in outputs.items()})
             for row, call in enumerate(batch)
@@ -190,17 +176,18 @@ class Inference:
         self, model: ServedModel, call: Call[Any], path: str, headers: Sequence[Header]
     ) -> AsyncIterator[UpstreamConnection]:
         """Send a request to the engine of `model`, and cancel it if this ends before the answer is complete."""
-        check_values(model.metadata, {name: items for name, items in call.values.items() if name != STREAM})
-        if self._caller.tokens is not None:
-            default = self._files.generation(model)["defaults"].get(MAX_TOKENS, SETTINGS[MAX_TOKENS].default)
-            await self._hold(model, [call.values], int(call.values.get(MAX_TOKENS, [default])[0]))
+        check_values(model.metadata, {name: items for name, items in call.values.items() if name != names.STREAM})
+        if self.caller.tokens is not None:
+            defaults, limit = self.files.generation(model)["defaults"], names.MAX_TOKENS
+            default = defaults.get(limit, SETTINGS[limit].default)
+            await self._hold(model, [call.values], int(call.values.get(limit, [default])[0]))
         self.model, request_id = model.name, next(_ids)
         body = tensors.encode_generate(request_id, call.values)
-        engine = f"/v2/models/{quote(model.name, safe='')}{STREAM_SUFFIX}"
+        engine = f"/v2/models/{quote(model.name, safe='')}{names.STREAM_SUFFIX}"
         complete = False
         try:
             async with _opened(
-                self._upstream, self._client, b"POST", engine + path, body, [*headers, *self._trace]
+                self.upstream, self.client, b"POST", engine + path, body, [*headers, *self.trace]
             ) as connection:
                 yield connection
                 complete = connection.complete
@@ -212,8 +199,8 @@ class Inference:
         """Cancel a request by its id. Triton's HTTP does not notice a disconnect before the first piece (2.51)."""
 
         async def send() -> None:
-            body = b'{"%b": "", "%b": "%b"}' % (TEXT_INPUT.encode(), CANCEL_REQUEST.encode(), request_id.encode())
-            await fetch(self._upstream, "POST", f"{engine}/generate", body)
+            body = b'{"%b": "", "%b": "%b"}' % (TEXT_INPUT.encode(), names.CANCEL_REQUEST.encode(), request_id.encode())
+            await fetch(self.upstream, "POST", f"{engine}/generate", body)
 
         _in_background(send())
 
@@ -270,17 +257,13 @@ async def _opened(
         async with upstream.sent(method, path.encode(), body, headers, client) as connection:
             yield connection
     except UpstreamLost:
-        _check_client(client)
+        if client is not None and client.has_left:
+            raise Disconnected from None
         raise _lost() from None
 
 
 def _lost() -> Refusal:
     return Refusal(503, f"{LOST} Send the request again.", [RETRY])
-
-
-def _check_client(client: ClientConnection | None) -> None:
-    if client is not None and client.has_left:
-        raise Disconnected
 
 
 async def in_order(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
@@ -346,10 +329,6 @@ async def _read_all(connection: UpstreamConnection) -> bytes:
     while not connection.is_read:
         pieces.append(await connection.read())
     return b"".join(pieces)
-
-
-def _text_headers(connection: UpstreamConnection) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in connection.headers}
 
 
 def _forget(task: asyncio.Task[None]) -> None:

@@ -215,12 +215,10 @@ class ApiKeys:
         except UsageError as error:
             return f"The API keys stay as they were. {error.message} {error.fix}"
         before = {caller.label: caller for caller in self._keys.values()}
-        self._keys = {digest: _kept(caller, before.get(caller.label)) for digest, caller in keys.items()}
+        now = {caller.label: caller.rates for caller in keys.values()}
+        kept = {label: caller for label, caller in before.items() if caller.rates == now.get(label)}
+        self._keys = {digest: kept.get(caller.label, caller) for digest, caller in keys.items()}
         return f"{self._path} has {len(keys)} API keys now."
-
-
-def _kept(caller: Caller, before: Caller | None) -> Caller:
-    return before if before is not None and before.rates == caller.rates else caller
 
 
 def _digest(key: bytes) -> bytes:

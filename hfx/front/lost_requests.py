@@ -46,7 +46,8 @@ def shape(method: bytes, path: bytes, headers: Sequence[Header], body: bytes) ->
         return line
     request = json.loads(body[:length])
     tensors = [_tensor(tensor) for tensor in (*request["inputs"], *request.get("outputs", ()))]
-    return f"{line}: {', '.join(tensors)}{_parameters(request)}"[:MOST_SHOWN]
+    names = ", ".join(map(ascii, sorted(request.get("parameters", ()))))
+    return f"{line}: {', '.join(tensors)}{names and f'; parameters {names}'}"[:MOST_SHOWN]
 
 
 def _tensor(tensor: dict[str, Any]) -> str:
@@ -54,8 +55,3 @@ def _tensor(tensor: dict[str, Any]) -> str:
     if "shape" in tensor:
         described += f" {tensor['datatype']} {tensor['shape']} of {tensor['parameters']['binary_data_size']} bytes"
     return described
-
-
-def _parameters(request: dict[str, Any]) -> str:
-    names = sorted(request.get("parameters", ()))
-    return f"; parameters {', '.join(map(ascii, names))}" if names else ""

@@ -53,67 +53,52 @@ class Family:
     labels: tuple[str, ...] = ()
 
 
+COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 RESTARTS = Family(
-    "hfx_restarts_total",
-    CounterMetricFamily,
-    "Restarts of models, HTTP fronts and servers, including failed attempts",
+    "hfx_restarts_total", COUNTER, "Restarts of models, HTTP fronts and servers, including failed attempts"
 )
-STARTED = Family("hfx_start_time_seconds", GaugeMetricFamily, "Start time of `hfx serve`, in seconds since 1970")
+STARTED = Family("hfx_start_time_seconds", GAUGE, "Start time of `hfx serve`, in seconds since 1970")
 REQUESTS = Family(
     "hfx_http_requests_total",
-    CounterMetricFamily,
+    COUNTER,
     "HTTP requests; status 0: the client closed the connection before the answer",
     ("route", "model", "status"),
 )
-REFUSALS = Family(
-    "hfx_http_refusals_total", CounterMetricFamily, "Requests refused, by reason and key", ("reason", "key")
-)
+REFUSALS = Family("hfx_http_refusals_total", COUNTER, "Requests refused, by reason and key", ("reason", "key"))
 ENDED = Family(
     "hfx_http_connections_ended_total",
-    CounterMetricFamily,
+    COUNTER,
     "Connections closed by the front: idle, slow, unread, replaced by another one, or refused",
     ("reason",),
 )
-RECEIVED = Family("hfx_http_request_bytes_total", CounterMetricFamily, "Bytes of requests' bodies, decompressed")
-SENT = Family("hfx_http_response_bytes_total", CounterMetricFamily, "Bytes of answers' bodies")
-IN_PROGRESS = Family("hfx_http_requests_in_progress", GaugeMetricFamily, "Requests whose bodies are complete")
-CONNECTIONS = Family("hfx_http_connections", GaugeMetricFamily, "Connections of clients")
+RECEIVED = Family("hfx_http_request_bytes_total", COUNTER, "Bytes of requests' bodies, decompressed")
+SENT = Family("hfx_http_response_bytes_total", COUNTER, "Bytes of answers' bodies")
+IN_PROGRESS = Family("hfx_http_requests_in_progress", GAUGE, "Requests whose bodies are complete")
+CONNECTIONS = Family("hfx_http_connections", GAUGE, "Connections of clients")
 FIRST_BYTE = Family(
-    "hfx_http_first_byte_seconds",
-    HistogramMetricFamily,
-    "Seconds from a request's head to its answer's first byte",
-    ("route",),
+    "hfx_http_first_byte_seconds", HISTOGRAM, "Seconds from a request's head to its answer's first byte", ("route",)
 )
 COMPARED = Family(
     "hfx_parity_answers_total",
-    CounterMetricFamily,
+    COUNTER,
     "Answers compared with a reference model's: same, tie or differs (--shadow)",
     ("model", "verdict"),
 )
 DRIFT = Family(
-    "hfx_parity_drift_total",
-    CounterMetricFamily,
-    "Sum of the differences of scores of the answers that were compared",
-    ("model",),
+    "hfx_parity_drift_total", COUNTER, "Sum of the differences of scores of the answers that were compared", ("model",)
 )
 PARITY_LIMIT = Family(
     "hfx_parity_limit",
-    GaugeMetricFamily,
+    GAUGE,
     "Least share of answers that do not differ (agreement), and largest mean difference of scores (drift)",
     ("model", "of"),
 )
-NOT_COMPARED = Family(
-    "hfx_parity_skipped_total", CounterMetricFamily, "Answers that were selected but not compared", ("reason",)
-)
-LOADED = Family("hfx_model_loaded", GaugeMetricFamily, "Whether a model is in memory (--idle-unload)", ("model",))
-MODEL_BYTES = Family(
-    "hfx_model_memory_bytes", GaugeMetricFamily, "Memory that a model took when it was loaded last", ("model",)
-)
-LOADS = Family("hfx_model_loads_total", CounterMetricFamily, "Loads of a model for a request", ("model",))
-UNLOADS = Family("hfx_model_unloads_total", CounterMetricFamily, "Unloads of an idle model", ("model",))
-LOAD_WAIT = Family(
-    "hfx_model_load_wait_seconds_total", CounterMetricFamily, "Seconds that requests waited for loads", ("model",)
-)
+NOT_COMPARED = Family("hfx_parity_skipped_total", COUNTER, "Answers that were selected but not compared", ("reason",))
+LOADED = Family("hfx_model_loaded", GAUGE, "Whether a model is in memory (--idle-unload)", ("model",))
+MODEL_BYTES = Family("hfx_model_memory_bytes", GAUGE, "Memory that a model took when it was loaded last", ("model",))
+LOADS = Family("hfx_model_loads_total", COUNTER, "Loads of a model for a request", ("model",))
+UNLOADS = Family("hfx_model_unloads_total", COUNTER, "Unloads of an idle model", ("model",))
+LOAD_WAIT = Family("hfx_model_load_wait_seconds_total", COUNTER, "Seconds that requests waited for loads", ("model",))
 IDLE = (LOADED, MODEL_BYTES, LOADS, UNLOADS, LOAD_WAIT)
 PARITY = (COMPARED, DRIFT, PARITY_LIMIT, NOT_COMPARED)
 FAMILIES = (

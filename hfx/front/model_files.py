@@ -11,28 +11,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hfx import names
 from hfx.front.catalog import ServedModel
 from hfx.front.fields import WITHOUT_PROMPTS
 from hfx.front.guard import Disconnected
-from hfx.front.refusals import Refusal, shown
-from hfx.names import (
-    COMPILED_TOKENIZER,
-    GENERATION_TASKS,
-    MANIFEST_FILE,
-    POSTPROCESS_SUFFIX,
-    PROMPT_NAME,
-    STREAM_SUFFIX,
-    TEXT_INPUT,
-    TOKENIZE_SUFFIX,
-    Task,
-)
+from hfx.front.refusals import Refusal, invalid, shown
+from hfx.names import GENERATION_TASKS, STREAM_SUFFIX, TOKENIZE_SUFFIX, Kind, Task
 from hfx.native import is_built
 from hfx.python_backends.inputs import BYTES_PER_TOKEN, piece
 from hfx.python_backends.tokenizer_file import open_tokenizer
+from hfx.tasks import kind_of
 
 TOKENIZER, SETTINGS, CHAT, GENERATION = "tokenizer.json", "settings.json", "chat.json", "generation.json"
 SHORT = 2000  # characters, which are tokenized in less time than a thread takes to start
@@ -68,7 +60,7 @@ class ModelFiles:
     async def prompt_length(self, model: ServedModel, prompt: str, special: bool, has_left: Callable[[], bool]) -> int:
         """Return the number of tokens of a decoder's prompt. What no model could read of it is not counted."""
         limit = self.generation(model)["max_length"] * BYTES_PER_TOKEN[-1]
-        read = piece(TEXT_INPUT, prompt.encode(), limit, "right").text
+        read = piece(names.TEXT_INPUT, prompt.encode(), limit, "right").text
         [count] = await self.tokenized(model, [read], lambda _, encoding: len(encoding), special, has_left)
         return max(count, 1)  # transformers continues an empty prompt from its start token
 
@@ -78,7 +70,7 @@ class ModelFiles:
         The compiled tokenizer is used if there is one. With 250,002 pieces, it takes 39 MB and opens in 20 ms; the
         Python tokenizer takes 398 MB and 1.4 s.
         """
-        compiled = self._folder(model, _tokenizing(model)) / COMPILED_TOKENIZER
+        compiled = self._folder(model, _tokenizing(model)) / names.COMPILED_TOKENIZER
         if not (compiled.exists() and is_built()):
             return sum(await self.tokenized(model, texts, lambda _, encoding: len(encoding), has_left=has_left))
         return await self._read(compiled, texts, lambda: self._counted(compiled, texts, has_left))
@@ -92,10 +84,9 @@ class ModelFiles:
         self._warm.add(tokenizer)
         return result
 
-    def settings(self, model: ServedModel, suffix: str = POSTPROCESS_SUFFIX) -> dict[str, Any]:
+    def settings(self, model: ServedModel, suffix: str = names.POSTPROCESS_SUFFIX) -> dict[str, Any]:
         """Return the settings with which an encoder's answers are made."""
-        values: dict[str, Any] = self._open(self._folder(model, suffix) / SETTINGS, _read_json)
-        return values
+        return self._json(self._folder(model, suffix) / SETTINGS)
 
     def text_settings(self, model: ServedModel) -> dict[str, Any]:
         """Return the settings with which an encoder reads texts, such as its `max_length` and its `prompts`."""
@@ -111,32 +102,33 @@ class ModelFiles:
         settings = self.text_settings(model)
         if settings.get("template"):
             message = f"{model.name} reads a prompt in its template of pairs. Leave prompt_name out."
-            raise Refusal(400, message, param=PROMPT_NAME)
-        empty = WITHOUT_PROMPTS[PROMPT_NAME] if model.task is Task.FEATURE_EXTRACTION else ()
+            raise invalid(message, names.PROMPT_NAME)
+        empty = WITHOUT_PROMPTS[names.PROMPT_NAME] if model.task is Task.FEATURE_EXTRACTION else ()
         known = settings.get("prompts") or dict.fromkeys(empty, "")
         if prompt_name is not None and prompt_name not in known:
-            names = ", ".join(map(repr, known)) or "none"
-            raise Refusal(
-                400, f"prompt_name is {shown(prompt_name)}; the model's prompts are {names}.", param=PROMPT_NAME
-            )
+            listed = ", ".join(map(repr, known)) or "none"
+            raise invalid(f"prompt_name is {shown(prompt_name)}; the model's prompts are {listed}.", names.PROMPT_NAME)
         before = settings.get("default_prompt", "") if prompt is None else prompt
         return [(known[prompt_name] if prompt_name is not None else before) + text for text in texts]
 
     def chat(self, model: ServedModel) -> dict[str, Any] | None:
         """Return a generator's chat template and the texts of its special tokens, or None if it has no template."""
         file = self._folder(model, STREAM_SUFFIX) / CHAT
-        values: dict[str, Any] | None = self._open(file, _read_json) if file.exists() else None
-        return values
+        return self._json(file) if file.exists() else None
 
     def generation(self, model: ServedModel) -> dict[str, Any]:
         """Return the limits and default settings of a generator: its generation.json."""
-        values: dict[str, Any] = self._open(self._folder(model, STREAM_SUFFIX) / GENERATION, _read_json)
-        return values
+        return self._json(self._folder(model, STREAM_SUFFIX) / GENERATION)
 
     def manifest(self, model: ServedModel) -> dict[str, Any]:
         """Return the model's manifest, hfx.json."""
-        values: dict[str, Any] = self._open(self._folder(model, "").parent / MANIFEST_FILE, _read_json)
-        return values
+        return self._json(self._folder(model, "").parent / names.MANIFEST_FILE)
+
+    def kind(self, model: ServedModel) -> Kind | None:
+        """Return the model's kind. If the configuration of an export does not name it, the manifest is used, too."""
+        return (
+            model.kind if model.metadata.kind else kind_of(model.metadata, model.task, self.manifest(model)["choices"])
+        )
 
     def _folder(self, model: ServedModel, suffix: str) -> Path:
         if not self._repository:
@@ -145,14 +137,10 @@ class ModelFiles:
 
     def _counted(self, file: Path, texts: list[str], has_left: Callable[[], bool]) -> int:
         tokenizer, special = self._open(file, _open_compiled)
-        settings = self._open(file.with_name(SETTINGS), _read_json)
-        most, side, total = settings["max_length"], settings.get("truncation_side", "right"), 0
-        for text in texts:
-            if has_left():
-                raise Disconnected
-            read = piece(TEXT_INPUT, text.encode(), most * BYTES_PER_TOKEN[-1], side).text
-            total += min(most, len(tokenizer.encode_flat([read])[0]) + special)
-        return total
+        settings = self._json(file.with_name(SETTINGS))
+        most, side = settings["max_length"], settings.get("truncation_side", "right")
+        pieces = _pieces(texts, most * BYTES_PER_TOKEN[-1], side, has_left)
+        return sum(min(most, len(tokenizer.encode_flat([read])[0]) + special) for _, read in pieces)
 
     def _tokenized(
         self,
@@ -165,15 +153,14 @@ class ModelFiles:
         tokenizer = self._open(file, _open_tokenizer)
         cut = tokenizer.truncation or {}
         limit = cut["max_length"] * BYTES_PER_TOKEN[-1] if cut else sys.maxsize
-        results = []
-        for text in texts:
-            if has_left():
-                raise Disconnected
-            read = piece(TEXT_INPUT, text.encode(), limit, cut.get("direction", "right")).text
-            # Unlike encode, encode_batch releases the interpreter's lock, so that other threads run meanwhile.
-            [encoding] = tokenizer.encode_batch([read], add_special_tokens=special)
-            results.append(use(text, encoding))
-        return results
+        # Unlike encode, encode_batch releases the interpreter's lock, so that other threads run meanwhile.
+        return [
+            use(text, tokenizer.encode_batch([read], add_special_tokens=special)[0])
+            for text, read in _pieces(texts, limit, cut.get("direction", "right"), has_left)
+        ]
+
+    def _json(self, file: Path) -> dict[str, Any]:
+        return self._open(file, _read_json)  # type: ignore[no-any-return]
 
     def _open(self, file: Path, read: Any) -> Any:
         """Return the result of `read` for the current content of `file`. Raises Refusal (501)."""
@@ -186,6 +173,14 @@ class ModelFiles:
             message = f"{file.name} of {file.parent.parent.name} can't be opened: {error}."
             raise Refusal(501, f"{message} See that the model is in the repository and tokenizers installed.") from None
         return self._opened[str(file)][1]
+
+
+def _pieces(texts: list[str], limit: int, side: str, has_left: Callable[[], bool]) -> Iterator[tuple[str, str]]:
+    """Yield each text with the part of it that a model reads, of `limit` bytes at most. Raises Disconnected."""
+    for text in texts:
+        if has_left():
+            raise Disconnected
+        yield text, piece(names.TEXT_INPUT, text.encode(), limit, side).text
 
 
 def _tokenizing(model: ServedModel) -> str:

@@ -10,17 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
+from hfx import errors
 from hfx.client.errors import FIXES, failure
-from hfx.errors import (
-    HfxError,
-    ModelUnknown,
-    RequestCancelled,
-    RequestRefused,
-    RequestTimeout,
-    ServerBusy,
-    ServerUnreachable,
-    UsageError,
-)
+from hfx.errors import HfxError
 from hfx.metadata import short
 from hfx.metadata import shown as shown_in
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
@@ -34,13 +26,13 @@ UNKNOWN_PATH, USED_UP = "unknown_url", "RATE"  # reasons for refusals that only 
 PARAM_LENGTH = 100  # characters of a field's name, which may be as long as the body
 # The first class that fits decides; any other error is a 500.
 STATUSES: tuple[tuple[type[HfxError], int], ...] = (
-    (UsageError, 400),
-    (ModelUnknown, 404),
-    (RequestRefused, 400),
-    (ServerBusy, 429),
-    (RequestTimeout, 504),
-    (RequestCancelled, 503),
-    (ServerUnreachable, 503),
+    (errors.UsageError, 400),
+    (errors.ModelUnknown, 404),
+    (errors.RequestRefused, 400),
+    (errors.ServerBusy, 429),
+    (errors.RequestTimeout, 504),
+    (errors.RequestCancelled, 503),
+    (errors.ServerUnreachable, 503),
 )
 AGAIN = (429, 503)
 JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -111,11 +103,8 @@ def overloaded(message: str) -> Refusal:
 def wrong_method(allowed: Sequence[str]) -> Refusal:
     """Return the refusal (405) of a method at a path that takes the methods `allowed`. HEAD goes with GET."""
     names = ", ".join(allowed)
-    return Refusal(
-        405,
-        f"This path takes {names} only. Send it with {names}.",
-        [(b"allow", names.replace("GET", "GET, HEAD").encode())],
-    )
+    headers = [(b"allow", names.replace("GET", "GET, HEAD").encode())]
+    return Refusal(405, f"This path takes {names} only. Send it with {names}.", headers)
 
 
 def refused(error: HfxError) -> Refusal:

@@ -8,7 +8,7 @@ from hfx.front.dialect import Target
 from hfx.front.guard import HEAD_LENGTH, Receive
 from hfx.front.refusals import Header, Refusal
 from hfx.front.response import Response
-from hfx.front.traces import NOTHING, Passed, Trace
+from hfx.front.traces import Trace
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
@@ -38,7 +38,7 @@ class ClientRequest:
         self.path = path if path == b"/" else path.removesuffix(b"/")
         self.client: ClientConnection = scope["extensions"]["hfx"]["connection"]
         self.headers: dict[bytes, bytes] = {}
-        self.trace: Trace | Passed = NOTHING
+        self.trace = Trace()
         self.target: Target | None = None
         self.endpoint = b""
         self.body = b""

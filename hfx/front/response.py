@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hfx.front.keys import ANYONE, Caller
-from hfx.front.refusals import Header, Refusal, dumped, json_head, refusal_label
+from hfx.front.refusals import JSON, Header, Refusal, dumped, json_head, refusal_label
 
 REQUEST_ID = b"x-request-id"
 NOSNIFF: Header = (b"x-content-type-options", b"nosniff")  # a browser must not take JSON for a page
@@ -71,8 +71,7 @@ class Response:
 
     async def json(self, body: bytes) -> None:
         """Send a whole JSON answer."""
-        await self.start(200, json_head(body))
-        await self.body(body, more=False)
+        await self.document(body, [JSON])
 
     async def document(self, body: bytes, headers: Sequence[Header]) -> None:
         """Send a whole answer of another kind, which `headers` describe."""

@@ -66,22 +66,6 @@ def _structured_outputs(name: str, value: Any) -> Structure:
     return VLLM[kind](name, structure)
 
 
-def _json(name: str, value: Any) -> Structure:
-    return {"json_schema": _schema(name, value)}
-
-
-def _any_object(name: str, value: Any) -> Structure:
-    return {"json_schema": _schema(name, ANY_OBJECT)}
-
-
-def _regex(name: str, value: Any) -> Structure:
-    return {"regex": value}
-
-
-def _choices(name: str, value: Any) -> Structure:
-    return {"choices": value}
-
-
 def _schema(name: str, value: Any) -> str:
     """Return a schema as JSON text. Some clients send it as text already."""
     if isinstance(value, str):
@@ -98,13 +82,18 @@ def _member(name: str, value: Any, key: str) -> Any:
 
 
 Reader = Callable[[str, Any], Structure]
-VLLM: Mapping[str, Reader] = {"json": _json, "regex": _regex, "choice": _choices, "json_object": _any_object}
+VLLM: Mapping[str, Reader] = {
+    "json": lambda name, value: {"json_schema": _schema(name, value)},
+    "regex": lambda name, value: {"regex": value},
+    "choice": lambda name, value: {"choices": value},
+    "json_object": lambda name, value: {"json_schema": _schema(name, ANY_OBJECT)},
+}
 OPENAI: Mapping[str, Reader] = {
     "response_format": _response_format,
     "structured_outputs": _structured_outputs,
-    "guided_json": _json,
-    "guided_regex": _regex,
-    "guided_choice": _choices,
+    "guided_json": VLLM["json"],
+    "guided_regex": VLLM["regex"],
+    "guided_choice": VLLM["choice"],
 }
 SCHEMA = schema(dict[str, Any] | str)
 OPENAI_SCHEMAS: Mapping[str, Any] = {

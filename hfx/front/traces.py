@@ -39,28 +39,27 @@ class Tracer:
 
     def begin(self, headers: Mapping[bytes, bytes]) -> Trace:
         """Begin the span of a request with `headers`, as a child of the caller's span if they name one."""
+        from opentelemetry.trace import set_span_in_context
+
         carrier = {name.decode(): headers[name].decode("latin-1") for name in NAMES if name in headers}
         span = self._tracer.start_span("HTTP", self._propagator.extract(carrier), self._kind)
-        return Trace(span, self._sent(span))
+        sent: dict[str, str] = {}
+        if span.is_recording():
+            self._propagator.inject(sent, set_span_in_context(span))
+        return Trace([(name.encode(), value.encode()) for name, value in sent.items()], span)
 
     def flush(self) -> None:
         """Send the waiting spans, within a short time. Call this when no request is in progress."""
         flush(self._provider)
 
-    def _sent(self, span: Span) -> Sequence[Header]:
-        from opentelemetry.trace import set_span_in_context
-
-        if not span.is_recording():
-            return ()
-        carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, set_span_in_context(span))
-        return [(name.encode(), value.encode()) for name, value in carrier.items()]
-
 
 class Trace:
-    """The span of a request, and the `headers` with which Triton continues its trace (none if it is not sampled)."""
+    """The `headers` with which Triton continues a request's trace, and the span of the request in the front.
 
-    def __init__(self, span: Span, headers: Sequence[Header]) -> None:
+    There are no headers if the trace is not sampled, and no `span` if the front sends none.
+    """
+
+    def __init__(self, headers: Sequence[Header] = (), span: Span | None = None) -> None:
         self.headers = headers
         self._span = span
 
@@ -69,7 +68,7 @@ class Trace:
         from opentelemetry.trace import StatusCode
 
         span = self._span
-        if not span.is_recording():
+        if span is None or not span.is_recording():
             return
         route = response.route or "other"
         span.update_name(f"{scope['method']} {route}")
@@ -96,24 +95,9 @@ class Trace:
 class Untraced:
     """The replacement for Tracer if there is no collector. It passes a caller's trace on to Triton."""
 
-    def begin(self, headers: Mapping[bytes, bytes]) -> Passed:
+    def begin(self, headers: Mapping[bytes, bytes]) -> Trace:
         """Return the trace headers of a request, for Triton."""
-        return (
-            NOTHING if NAMES.isdisjoint(headers) else Passed([(name, headers[name]) for name in NAMES & headers.keys()])
-        )
+        return Trace([(name, headers[name]) for name in NAMES & headers.keys()])
 
     def flush(self) -> None:
         """Do nothing: no span waits to be sent."""
-
-
-class Passed:
-    """The `headers` of a caller's own trace."""
-
-    def __init__(self, headers: Sequence[Header]) -> None:
-        self.headers = headers
-
-    def end(self, scope: Mapping[str, Any], response: Response) -> None:
-        """Do nothing: the front has no span of this request."""
-
-
-NOTHING = Passed(())

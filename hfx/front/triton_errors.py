@@ -36,16 +36,13 @@ async def reworded(body: bytes, models: Models) -> bytes:
         return body
     plain = REQUEST_ID.sub("", message)
     if found := SHAPE.match(plain):
-        plain = f"The input {found['name']!r} has the shape {found['got']}. Send the shape {_sizes(found['expected'])}."
+        free = iter(SIZES)
+        sizes = ", ".join(next(free, "?") if size == "-1" else size for size in found["expected"].split(","))
+        plain = f"The input {found['name']!r} has the shape {found['got']}. Send the shape [{sizes}]."
     elif found := UNKNOWN.match(plain):
         known = await _known(found["model"], found["kind"], models)
         plain = f"The model {found['model']!r} has no {found['kind']} {found['name']!r}.{known}"
     return body if plain == message else dumped({"error": plain})
-
-
-def _sizes(expected: str) -> str:
-    free = iter(SIZES)
-    return f"[{', '.join(next(free, '?') if size == '-1' else size for size in expected.split(','))}]"
 
 
 async def _known(name: str, kind: str, models: Models) -> str:

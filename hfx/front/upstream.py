@@ -209,19 +209,10 @@ class Upstream:
         parts = urlsplit(url)
         self._host, self._port, self._socket = parts.hostname or "", parts.port or 0, ""
         if parts.scheme == "unix":
-            path = Path(unquote(parts.netloc))
-            # Through a descriptor of its folder, because the kernel allows only 107 bytes for a socket's path.
-            self._socket = f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
+            self._socket = short_path(Path(unquote(parts.netloc)))
         self._lost, self._full = LostRequests(), FullModels()
         self.free: list[UpstreamConnection] = []
         self.most_free = MOST_FREE_CONNECTIONS
-
-    def _answered(self, answer: RefusedAnswer) -> UpstreamConnection:
-        """Return a connection with an answer that was received before."""
-        connection = UpstreamConnection(self)
-        connection.status, connection.headers, connection.complete = answer.status, list(answer.headers), True
-        connection.on_body(answer.body)
-        return connection
 
     async def connect(self) -> UpstreamConnection:
         """Return a connection that no other request uses. Raises OSError if Triton does not listen."""
@@ -255,7 +246,10 @@ class Upstream:
         """
         async with self.model_in_use(path, client):
             if (refused := self._full.answer(path)) is not None:
-                yield self._answered(refused)
+                answered = UpstreamConnection(self)
+                answered.status, answered.headers, answered.complete = refused.status, list(refused.headers), True
+                answered.on_body(refused.body)
+                yield answered
                 return
             try:
                 connection = await self.connect()
@@ -291,6 +285,11 @@ class Upstream:
         self.most_free = 0
         for connection in list(self.free):
             connection.abort()
+
+
+def short_path(path: Path) -> str:
+    """Return another path of a socket, through a descriptor of its folder: the kernel allows a path only 107 bytes."""
+    return f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}"
 
 
 def request_head(method: bytes, path: bytes, length: int, headers: Sequence[Header]) -> bytes:

@@ -61,9 +61,8 @@ async def embed_tokens(request: DialectRequest, model: ServedModel, fields: Fiel
 def normalized(vectors: Vectors) -> Vectors:
     """Return the rows of `vectors` scaled to length 1. A row that already has length 1 is not changed."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.where(np.abs(lengths - 1) < UNIT_TOLERANCE, vectors, vectors / np.maximum(lengths, TINY)).astype(
-        "float32"
-    )
+    unit = vectors / np.maximum(lengths, TINY)
+    return np.where(np.abs(lengths - 1) < UNIT_TOLERANCE, vectors, unit).astype("float32")
 
 
 def cosines(vectors: Vectors) -> list[float]:

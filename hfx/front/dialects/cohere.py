@@ -80,13 +80,8 @@ EMBED = body(
     truncate=str,
     priority=int,
 )
-DIALECT = Dialect(
-    "cohere",
-    "Cohere",
-    (
-        *routes("POST", "v2/rerank", rerank, "Documents ranked for a query.", BODY),
-        *routes("POST", "v2/embed", embed, "The vectors of texts.", EMBED),
-    ),
-    error,
-    has_batches=True,
+ROUTES = (
+    *routes("POST", "v2/rerank", rerank, "Documents ranked for a query.", BODY),
+    *routes("POST", "v2/embed", embed, "The vectors of texts.", EMBED),
 )
+DIALECT = Dialect("cohere", ROUTES, error, "Cohere", has_batches=True)

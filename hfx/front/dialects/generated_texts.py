@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from hfx.client.results import Generation, Piece, Token
+from hfx.client.results import Piece, Token
 from hfx.client.settings import GenerationSettings
 from hfx.front.dialect import Events
 from hfx.front.dialects import generation_parameters
@@ -33,8 +33,11 @@ async def generate(inputs: Inputs) -> list[dict[str, Any]]:
     rows = []
     for prompt, result in zip(prompts, results, strict=True):
         text = prompt + result.text if parameters.has_prompt else result.text
-        details = {"details": _details(result, parameters.settings)} if parameters.has_details else {}
-        rows.append({**dict.fromkeys(names, text), **details})
+        row: dict[str, Any] = dict.fromkeys(names, text)
+        if parameters.has_details:
+            ending = _ending(result.finish_reason, result.output_tokens, result.tokens, parameters.settings)
+            row["details"] = {**ending, **details(result.tokens, parameters.settings.logprobs or 0)}
+        rows.append(row)
     return rows
 
 
@@ -53,11 +56,6 @@ async def stream(inputs: Inputs) -> Events:
                     facts = _ending(piece.finish_reason, piece.output_tokens, piece.tokens, settings)
                     ending = {"generated_text": whole, "details": {**facts, "input_length": piece.input_tokens}}
                 yield {"index": piece.output_tokens - len(rows) + number, **row, **ending}
-
-
-def _details(result: Generation, settings: GenerationSettings) -> dict[str, Any]:
-    ending = _ending(result.finish_reason, result.output_tokens, result.tokens, settings)
-    return {**ending, **details(result.tokens, settings.logprobs or 0)}
 
 
 def _ending(reason: str, count: int, tokens: Sequence[Token], settings: GenerationSettings) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from hfx.front.refusals import Refusal, invalid
 from hfx.front.schemas import body
 from hfx.names import GENERATION_TASKS, Task
 
+ANSWER = ("score", "start", "end", "answer")  # fields of an answer to a question
 ERROR_TYPES = {400: "validation", 429: "overloaded"}
 
 
@@ -101,13 +102,12 @@ async def _answer_questions(inputs: pipelines.Inputs) -> Any:
     inputs.check_parameters("top_k", "max_answer_len", "doc_stride", "handle_impossible_answer")
     questions = inputs.questions
     call = calls.answer(inputs.model.name, **pipelines.answer_settings(inputs.parameters))
-    found = await inputs.request.rows(inputs.model, call, questions)
-    rows = [_only([_answer(each) for each in (result, *result.others)]) for result in found]
+    answers = await inputs.request.rows(inputs.model, call, questions)
+    rows = [
+        _only([{name: getattr(each, name) for name in ANSWER} for each in (answer, *answer.others)])
+        for answer in answers
+    ]
     return rows if inputs.is_list else rows[0]
-
-
-def _answer(result: results.Answer) -> dict[str, Any]:
-    return {"score": result.score, "start": result.start, "end": result.end, "answer": result.answer}
 
 
 async def _embed(inputs: pipelines.Inputs) -> Any:
@@ -128,7 +128,7 @@ async def _similarities(inputs: pipelines.Inputs) -> list[float]:
     inputs.model.check_task(Task.FEATURE_EXTRACTION)
     fields = Fields(inputs.inputs) if isinstance(inputs.inputs, dict) else Fields()
     if fields.keys() != {"source_sentence", "sentences"}:
-        raise inputs.refusal("Send a source_sentence and sentences.")
+        raise Fields(inputs=inputs.inputs).refusal("inputs", "Send a source_sentence and sentences.")
     sentences = fields.texts("sentences")
     texts = [fields.text("source_sentence"), *sentences]
     return vectors.cosines(await vectors.embed(inputs.request, inputs.model, Fields(), texts, truncate=True))
@@ -145,7 +145,7 @@ async def _zero_shot(inputs: pipelines.Inputs) -> Any:
 async def _rank(inputs: pipelines.Inputs) -> Any:
     inputs.check_parameters("prompt_name", "prompt")
     if not isinstance(inputs.inputs, dict):
-        raise inputs.refusal("Send a query and texts.")
+        raise Fields(inputs=inputs.inputs).refusal("inputs", "Send a query and texts.")
     fields = Fields(inputs.inputs)
     fields.refuse_unknown({"query", "texts", "return_documents"})
     texts, query = fields.texts("texts"), fields.text("query")
@@ -193,15 +193,10 @@ ANY_TASK = body(
 SENTENCES = body("inputs", inputs=body("source_sentence sentences", source_sentence=str, sentences=list[str]))
 VECTORS = body("inputs", inputs=str | list[str], normalize=bool, truncate=bool, parameters=dict)
 BELOW = "/models/{model}"
-DIALECT = Dialect(
-    "huggingface",
-    "Hugging Face",
-    (
-        Route("POST", "/", infer, "The answer of the model, where one is served alone.", ANY_TASK),
-        Route("POST", BELOW, infer, "The answer of a model; a stream on request.", ANY_TASK),
-        Route("POST", f"{BELOW}/pipeline/feature-extraction", infer, "The vectors of texts.", VECTORS),
-        Route("POST", f"{BELOW}/pipeline/sentence-similarity", sentence_similarity, "Cosines of sentences.", SENTENCES),
-    ),
-    error,
-    re.compile(rb"/models/.*"),
+ROUTES = (
+    Route("POST", "/", infer, "The answer of the model, where one is served alone.", ANY_TASK),
+    Route("POST", BELOW, infer, "The answer of a model; a stream on request.", ANY_TASK),
+    Route("POST", f"{BELOW}/pipeline/feature-extraction", infer, "The vectors of texts.", VECTORS),
+    Route("POST", f"{BELOW}/pipeline/sentence-similarity", sentence_similarity, "Cosines of sentences.", SENTENCES),
 )
+DIALECT = Dialect("huggingface", ROUTES, error, "Hugging Face", paths=re.compile(rb"/models/.*"))

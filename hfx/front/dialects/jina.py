@@ -44,10 +44,11 @@ async def rerank(request: DialectRequest) -> dict[str, Any]:
     documents = fields.get("documents")
     if not isinstance(documents, list):
         raise fields.refusal("documents", "Send a list of texts.")
-    texts = Fields(documents=[each.get("text") if isinstance(each, dict) else each for each in documents])
+    returned = [each if isinstance(each, dict) else {"text": each} for each in documents]
+    texts = Fields(documents=[each.get("text") for each in returned])
     ranks = await best(request, model, fields, texts.texts("documents"))
     has_text = fields.flag("return_documents", True)
-    results = [{**result(rank), **({"document": _returned(documents, rank)} if has_text else {})} for rank in ranks]
+    results = [{**result(rank), **({"document": returned[rank.index]} if has_text else {})} for rank in ranks]
     return {"id": request.id, "model": model.name, "results": results}
 
 
@@ -86,11 +87,6 @@ def result(rank: Rank) -> dict[str, Any]:
     return {"index": rank.index, "relevance_score": rank.score}
 
 
-def _returned(documents: Any, rank: Rank) -> Any:
-    document = documents[rank.index]
-    return document if isinstance(document, dict) else {"text": document}
-
-
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     """Return the status and JSON of an error."""
     return refusal.status, {"detail": refusal.message}
@@ -105,6 +101,5 @@ SHARED: dict[str, Any] = {
     **dict.fromkeys(IGNORED, str),
 }
 BODY = body("query documents", **QUERY, return_documents=bool, **SHARED)
-DIALECT = Dialect(
-    "jina", "Jina", routes("POST", "v1/rerank", rerank, "Documents ranked for a query.", BODY), error, has_batches=True
-)
+ROUTES = routes("POST", "v1/rerank", rerank, "Documents ranked for a query.", BODY)
+DIALECT = Dialect("jina", ROUTES, error, "Jina", has_batches=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hfx.front.dialect import Dialect, DialectRequest, Route, parsed_text
@@ -53,7 +53,12 @@ async def infer(request: DialectRequest) -> dict[str, Any]:
         raise invalid(message, TEXT_INPUT)
     model.check_task(*TASKS)
     parameters = _parameters(fields, inputs)
-    is_single = not _single(fields).isdisjoint(inputs)
+    # The pipeline gets the only value of `args`, and of some content types, without a list.
+    is_single = any(
+        row["name"] == "args" or (row.get("parameters") or {}).get(CONTENT_TYPE) in SINGLE_TYPES
+        for row in fields["inputs"]
+        if row["name"] in inputs
+    )
     texts = _texts(model.task, inputs, parameters)
     request.name_texts(next(iter(inputs)))
     answers = await _answers(pipelines.Inputs(request, model, texts, parameters), is_single)
@@ -68,7 +73,7 @@ async def infer(request: DialectRequest) -> dict[str, Any]:
 
 
 def is_own(body: bytes) -> bool:
-    """Whether an infer request's JSON has a shape, an input or a content type of this dialect."""
+    """Return whether an infer request's JSON has a shape, an input or a content type of this dialect."""
     if FLAT_SHAPE.search(body):
         return True
     return OWN_NAME.search(body) is None and bool(NAMED.search(body) or TYPED.search(body))
@@ -94,17 +99,9 @@ async def _answers(inputs: pipelines.Inputs, is_single: bool) -> Sequence[Any]:
     if task is Task.TEXT_GENERATION and not is_single:
         return [[answer] for answer in answers]
     if task is Task.ZERO_SHOT_CLASSIFICATION:
-        return [_ranked(text, row) for text, row in zip(inputs.inputs, answers, strict=True)]
+        columns = [{f"{key}s": [each[key] for each in row] for key in ("label", "score")} for row in answers]
+        return [{"sequence": text, **row} for text, row in zip(inputs.inputs, columns, strict=True)]
     return answers
-
-
-def _single(fields: Fields) -> set[str]:
-    """Return the inputs whose only value the pipeline gets without a list: `args`, and those of some content types."""
-    return {
-        row["name"]
-        for row in fields["inputs"]
-        if row["name"] == "args" or (row.get("parameters") or {}).get(CONTENT_TYPE) in SINGLE_TYPES
-    }
 
 
 def _texts(task: Task, inputs: Fields, parameters: Fields) -> list[Any]:
@@ -127,11 +124,6 @@ def _texts(task: Task, inputs: Fields, parameters: Fields) -> list[Any]:
         sent = ", ".join(inputs or parameters)
         raise invalid(f"The inputs are {sent}. Send the texts as args.", next(iter(inputs), ""))
     return inputs.texts(next(iter(inputs)))
-
-
-def _ranked(source: str, row: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return candidate labels as the pipeline of zero-shot classification returns them."""
-    return {"sequence": source, "labels": [each["label"] for each in row], "scores": [each["score"] for each in row]}
 
 
 def _inputs(fields: Fields) -> Fields:
@@ -169,9 +161,5 @@ def _parameters(fields: Fields, inputs: Fields) -> Fields:
     return named
 
 
-DIALECT = Dialect(
-    "mlserver",
-    "MLServer",
-    (Route("POST", "/v2/models/{model}/infer", infer, "A pipeline's answers, for flat shapes.", INFER, is_own),),
-    error_object,
-)
+ROUTE = Route("POST", "/v2/models/{model}/infer", infer, "A pipeline's answers, for flat shapes.", INFER, is_own)
+DIALECT = Dialect("mlserver", (ROUTE,), error_object, "MLServer")

@@ -113,17 +113,12 @@ EMBEDDINGS = body(
 )
 CONTINUED = "Texts that continue prompts; a stream on request."
 NEXT = "The next message of a conversation; a stream on request."
-DIALECT = Dialect(
-    "openai",
-    "OpenAI",
-    (
-        Route("GET", "/v1/models", list_models, "The served models."),
-        Route("GET", "/v1/models/{model}", get_model, "A served model."),
-        *routes("POST", "v1/completions", completions, CONTINUED, openai_completions.PROMPTS),
-        *routes("POST", "v1/chat/completions", chat_completions, NEXT, openai_completions.MESSAGES),
-        *routes("POST", "v1/embeddings", embeddings, "The vectors of texts.", EMBEDDINGS),
-    ),
-    error,
-    re.compile(rb"/v1(?:/.*)?|/models/[^/]+/v1/.*"),
-    has_batches=True,
+ROUTES = (
+    Route("GET", "/v1/models", list_models, "The served models."),
+    Route("GET", "/v1/models/{model}", get_model, "A served model."),
+    *routes("POST", "v1/completions", completions, CONTINUED, openai_completions.PROMPTS),
+    *routes("POST", "v1/chat/completions", chat_completions, NEXT, openai_completions.MESSAGES),
+    *routes("POST", "v1/embeddings", embeddings, "The vectors of texts.", EMBEDDINGS),
 )
+PATHS = re.compile(rb"/v1(?:/.*)?|/models/[^/]+/v1/.*")
+DIALECT = Dialect("openai", ROUTES, error, "OpenAI", PATHS, has_batches=True)

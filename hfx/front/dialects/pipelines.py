@@ -15,7 +15,7 @@ from hfx.client.calls import AnswerSettings, Call
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import DialectRequest
 from hfx.front.fields import Fields, check_count
-from hfx.front.refusals import Refusal, invalid
+from hfx.front.refusals import invalid
 from hfx.metadata import INT32_MAX
 from hfx.names import Task
 from hfx.python_backends.tasks.question_answering import MOST_TOP_K
@@ -97,10 +97,6 @@ class Inputs:
         pairs = self.inputs if self.is_list and self.inputs else [self.inputs]
         check_count(len(pairs), "inputs")
         return [_question(pair) for pair in pairs]
-
-    def refusal(self, fix: str) -> Refusal:
-        """Return the refusal (400) of the inputs. `fix` is a sentence that says what to send."""
-        return Fields(inputs=self.inputs).refusal("inputs", fix)
 
     async def results(self, call: Callable[[str], Call[Result]]) -> list[Result]:
         """Return the result of `call` for each text in the inputs."""

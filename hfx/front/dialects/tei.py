@@ -24,7 +24,7 @@ from hfx.metadata import INT32_MAX
 from hfx.names import Task
 
 
-async def embed(request: DialectRequest) -> list[Any]:
+async def embed(request: DialectRequest) -> Any:
     """POST /embed: return a vector for each input, of length 1 unless `normalize` is false."""
     fields = request.fields(EMBED)
     parameters = Fields.of(fields.get("parameters") or {})  # huggingface_hub's client sends them here
@@ -32,8 +32,7 @@ async def embed(request: DialectRequest) -> list[Any]:
     fields.update(parameters)
     model = await tei_requests.model_for(request, Task.FEATURE_EXTRACTION)
     rows = await vectors.embed(request, model, fields, tei_requests.inputs_of(fields))
-    answer: list[Any] = (vectors.normalized(rows) if fields.flag("normalize", True) else rows).tolist()
-    return answer
+    return (vectors.normalized(rows) if fields.flag("normalize", True) else rows).tolist()
 
 
 async def embed_sparse(request: DialectRequest) -> list[Any]:
@@ -173,19 +172,14 @@ RERANK = schemas.body(
     **CUTTING,
     **jina.SHARED,
 )
-DIALECT = Dialect(
-    "text-embeddings-inference",
-    "text-embeddings-inference",
-    (
-        *routes("POST", "embed", embed, "Vectors of texts.", EMBED),
-        *routes("POST", "embed_sparse", embed_sparse, "Sparse vectors of texts.", EMBED_SPARSE),
-        *routes("POST", "embed_all", embed_all, "Vectors of the tokens of texts.", EMBED_SPARSE),
-        *routes("POST", "similarity", similarity, "Cosines of sentences.", SIMILARITY),
-        *routes("POST", "predict", predict, "Scores of all labels.", PREDICT),
-        *routes("POST", "rerank", rerank, "Texts ranked for a query.", schemas.either(RERANK, jina.BODY)),
-        *routes("POST", "tokenize", tei_tokens.tokenize, "Tokens of texts.", tei_tokens.BODY),
-        *routes("GET", "info", info, "The model and the bounds of requests.", {}),
-    ),
-    tei_requests.error,
-    has_batches=True,
+ROUTES = (
+    *routes("POST", "embed", embed, "Vectors of texts.", EMBED),
+    *routes("POST", "embed_sparse", embed_sparse, "Sparse vectors of texts.", EMBED_SPARSE),
+    *routes("POST", "embed_all", embed_all, "Vectors of the tokens of texts.", EMBED_SPARSE),
+    *routes("POST", "similarity", similarity, "Cosines of sentences.", SIMILARITY),
+    *routes("POST", "predict", predict, "Scores of all labels.", PREDICT),
+    *routes("POST", "rerank", rerank, "Texts ranked for a query.", schemas.either(RERANK, jina.BODY)),
+    *routes("POST", "tokenize", tei_tokens.tokenize, "Tokens of texts.", tei_tokens.BODY),
+    *routes("GET", "info", info, "The model and the bounds of requests.", {}),
 )
+DIALECT = Dialect("text-embeddings-inference", ROUTES, tei_requests.error, has_batches=True)

@@ -12,7 +12,6 @@ from hfx.front.fields import Fields, check_count, text
 from hfx.front.refusals import Refusal, invalid, shown
 from hfx.names import Kind, Task
 from hfx.python_backends.errors import TOO_LONG
-from hfx.tasks import kind_of
 from hfx.tasks.kinds import VECTORS_OF_TOKENS
 
 TASKS = (Task.FEATURE_EXTRACTION, Task.TEXT_CLASSIFICATION, Task.TEXT_RANKING)
@@ -54,19 +53,12 @@ async def _model_of_kind(request: DialectRequest, results: str, kinds: Container
     models = [model for model in await request.models() if model.task is Task.FEATURE_EXTRACTION]
     if request.model_name or not models:
         models = [await model_for(request, Task.FEATURE_EXTRACTION)]
-    suitable = [model for model in models if _kind(request, model) in kinds]
+    suitable = [model for model in models if request.files.kind(model) in kinds]
     if len(suitable) != 1:
         names = ", ".join(model.name for model in suitable or models) or "none"
         message = f"Models that give {results} answer here, and the path names none; there are: {names}."
         raise invalid(message, reason=WRONG_MODEL)
     return suitable[0]
-
-
-def _kind(request: DialectRequest, model: ServedModel) -> Kind | None:
-    """Return the model's kind. If the configuration of an export does not name it, the manifest is used, too."""
-    if model.metadata.kind:
-        return model.kind
-    return kind_of(model.metadata, model.task, request.files.manifest(model)["choices"])
 
 
 def inputs_of(fields: Fields) -> list[str]:

@@ -25,13 +25,9 @@ async def tokenize(request: DialectRequest) -> bytes:
     special = fields.flag("add_special_tokens", True)
     if named := fields.prompt():
         texts = request.files.prompted(model, texts, **named)
-    rows = await request.tokenized(model, texts, _counted_tokens, special)
+    rows = await request.tokenized(model, texts, lambda text, read: (len(read), tokens_json(text, read)), special)
     request.inference.input_tokens = sum(count for count, _ in rows)
     return b"[%b]" % b",".join(row for _, row in rows)
-
-
-def _counted_tokens(text: str, encoding: Any) -> tuple[int, bytes]:
-    return len(encoding), tokens_json(text, encoding)
 
 
 def tokens_json(text: str, encoding: Any) -> bytes:

@@ -42,12 +42,8 @@ async def _inputs(request: DialectRequest) -> Inputs:
     return inputs_of(request, model, fields)
 
 
-DIALECT = Dialect(
-    "text-generation-inference",
-    "text-generation-inference",
-    (
-        *routes("POST", "generate", generate, "A text.", generated_texts.BODY),
-        *routes("POST", "generate_stream", generate_stream, "A text as events.", generated_texts.BODY),
-    ),
-    error,
+ROUTES = (
+    *routes("POST", "generate", generate, "A text.", generated_texts.BODY),
+    *routes("POST", "generate_stream", generate_stream, "A text as events.", generated_texts.BODY),
 )
+DIALECT = Dialect("text-generation-inference", ROUTES, error)

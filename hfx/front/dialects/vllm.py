@@ -67,13 +67,8 @@ def _pairs(fields: Fields, first: str, second: str) -> list[tuple[str, str]]:
 
 
 BODY = body("", model=str, **dict.fromkeys(TEXT_FIELDS, str | list[str]), use_activation=bool, **jina.SHARED)
-DIALECT = Dialect(
-    "vllm",
-    "vLLM",
-    (
-        *routes("POST", "score", score, "Scores of pairs of texts.", BODY),
-        *routes("POST", "v1/score", score, "Scores of pairs of texts.", BODY),
-    ),
-    openai.error,
-    has_batches=True,
+ROUTES = (
+    *routes("POST", "score", score, "Scores of pairs of texts.", BODY),
+    *routes("POST", "v1/score", score, "Scores of pairs of texts.", BODY),
 )
+DIALECT = Dialect("vllm", ROUTES, openai.error, "vLLM", has_batches=True)

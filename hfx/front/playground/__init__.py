@@ -12,20 +12,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hfx import names
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Document, Route
 from hfx.front.model_files import ModelFiles
 from hfx.front.refusals import Header, Refusal, dumped, error_object
-from hfx.names import (
-    ADD_SPECIAL_TOKENS,
-    GENERATION_TASKS,
-    LOGPROBS,
-    LONG,
-    RETURN_LOG_PROBS,
-    SEED,
-    TOKENIZE_SUFFIX,
-    Task,
-)
+from hfx.names import GENERATION_TASKS, Task
 from hfx.python_backends.engine.generation_settings import CHUNKS, SETTINGS, TRANSLATION, Setting, of_scope
 from hfx.tasks import TASKS
 from hfx.tasks.task import FieldKind, FormField
@@ -33,7 +25,7 @@ from hfx.tasks.task import FieldKind, FormField
 KINDS: Mapping[str, FieldKind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "choice"}
 LANGUAGES = of_scope(TRANSLATION)
 COMMON = ("max_tokens", "temperature", "top_p", "num_beams", *LANGUAGES)  # the page folds the other settings away
-UNSHOWN = (RETURN_LOG_PROBS, LOGPROBS, ADD_SPECIAL_TOKENS)  # the page shows texts, not their tokens
+UNSHOWN = (names.RETURN_LOG_PROBS, names.LOGPROBS, names.ADD_SPECIAL_TOKENS)  # the page shows texts, not their tokens
 
 
 async def list_models(request: DialectRequest) -> bytes:
@@ -49,11 +41,13 @@ def described(model: ServedModel, files: ModelFiles) -> dict[str, Any]:
     at which an encoder cuts a text; it is null for models that cut none.
     """
     manifest: Mapping[str, Any] = {}
-    longest = None
+    longest, has_chat = None, False
     with suppress(Refusal):
         manifest = files.manifest(model)
         if model.task not in (*GENERATION_TASKS, Task.QUESTION_ANSWERING):
-            longest = files.settings(model, TOKENIZE_SUFFIX)["max_length"]
+            longest = files.text_settings(model)["max_length"]
+    with suppress(Refusal):
+        has_chat = model.task in GENERATION_TASKS and files.chat(model) is not None
     fields = (*_form(model, files), *_settings(model, files))
     return {
         "name": model.name,
@@ -61,7 +55,7 @@ def described(model: ServedModel, files: ModelFiles) -> dict[str, Any]:
         "source": manifest.get("source", {}).get("id"),
         "precision": manifest.get("precision"),
         "max_tokens": longest,
-        "has_chat": _has_chat(model, files),
+        "has_chat": has_chat,
         "fields": [asdict(field) for field in fields],
     }
 
@@ -77,12 +71,6 @@ def _form(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
     return form
 
 
-def _has_chat(model: ServedModel, files: ModelFiles) -> bool:
-    with suppress(Refusal):
-        return model.task in GENERATION_TASKS and files.chat(model) is not None
-    return False
-
-
 def _settings(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
     """Return fields for the settings that a generator can honour, with its own defaults.
 
@@ -94,15 +82,9 @@ def _settings(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
     with suppress(Refusal):
         configuration = files.generation(model)
     served = [setting for setting in SETTINGS.values() if setting.dtype and setting.name not in UNSHOWN]
-    return tuple(
-        _setting_field(setting, configuration) for setting in served if _is_honoured(setting.name, configuration)
-    )
-
-
-def _is_honoured(name: str, configuration: Mapping[str, Any]) -> bool:
-    if name in LANGUAGES:
-        return bool(configuration.get("languages"))
-    return name not in of_scope(CHUNKS) or configuration.get("max_source") is not None
+    lacking = () if configuration.get("languages") else LANGUAGES
+    lacking += () if configuration.get("max_source") is not None else of_scope(CHUNKS)
+    return tuple(_setting_field(setting, configuration) for setting in served if setting.name not in lacking)
 
 
 def _setting_field(setting: Setting, configuration: Mapping[str, Any]) -> FormField:
@@ -120,11 +102,11 @@ def _setting_field(setting: Setting, configuration: Mapping[str, Any]) -> FormFi
 
 
 def _default(setting: Setting, configuration: Mapping[str, Any]) -> Any:
-    if setting.name == SEED:
-        return None  # drawn for each request
-    if setting.name == LONG and configuration:
-        return configuration["defaults"].get(LONG, "truncate" if configuration["max_source"] is not None else "error")
-    return configuration.get("defaults", {}).get(setting.name, setting.default)
+    default = setting.default
+    if setting.name == names.LONG and configuration:
+        default = "error" if configuration["max_source"] is None else "truncate"
+    is_drawn = setting.name == names.SEED  # for each request
+    return None if is_drawn else configuration.get("defaults", {}).get(setting.name, default)
 
 
 def _choices(setting: Setting, configuration: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -168,14 +150,10 @@ def document_route(path: str, file: str, summary: str) -> Route:
     return Route("GET", path, send, summary, is_public=True)
 
 
-DIALECT = Dialect(
-    "hfx",
-    "hfx",
-    (
-        document_route("/", PAGE, "The playground, a page without a key."),
-        document_route("/docs", "docs.html", "All paths as a page, with the fields of their bodies."),
-        *(document_route(f"/playground/{file}", file, "A file of the playground.") for file in (*SCRIPTS, *STYLES)),
-        Route("GET", "/models", list_models, "The served models, and the fields of a request to each."),
-    ),
-    error_object,
+ROUTES = (
+    document_route("/", PAGE, "The playground, a page without a key."),
+    document_route("/docs", "docs.html", "All paths as a page, with the fields of their bodies."),
+    *(document_route(f"/playground/{file}", file, "A file of the playground.") for file in (*SCRIPTS, *STYLES)),
+    Route("GET", "/models", list_models, "The served models, and the fields of a request to each."),
 )
+DIALECT = Dialect("hfx", ROUTES, error_object)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hfx.front.fields import refuse_unknown, text, texts
+from hfx.front.fields import Fields, refuse_unknown, text
 from hfx.front.refusals import Refusal
 
 
@@ -19,7 +19,7 @@ def test_a_field_that_must_be_a_string_is_named(value: object, message: str) -> 
 
 def test_missing_texts_are_named() -> None:
     with pytest.raises(Refusal) as refused:
-        texts(None, "inputs")
+        Fields().texts("inputs")
     assert refused.value.message == "inputs is missing or null. Send a text, or a list of texts."
 
 
