@@ -18,7 +18,7 @@ from hfx.batch.folder import Folder
 from hfx.batch.job import Output
 from hfx.batch.local import runner
 from hfx.batch.options import RunOptions
-from hfx.batch.progress import finish, missing_chunks, score_missing
+from hfx.batch.progress import finish, score_missing
 from hfx.names import (
     GENERATION_TASKS,
     MAX_TOKENS,
@@ -94,11 +94,11 @@ class Jobs:
                 NAME, [str(source)], [COLUMN], self.settings, 0, Output("append_row", "predictions.csv", (), "")
             )
             prepare(folder)
-            job, planned = create(folder, spec, Task(self.running.model.task), options, lambda: self.running.model)
+            planned = create(folder, spec, Task(self.running.model.task), options, lambda: self.running.model)
             planning = time.perf_counter() - begin
-            score_missing(folder, job, planned, missing_chunks(folder, planned), self.running, lambda event: None)
+            score_missing(planned, self.running, lambda event: None)
             scoring = time.perf_counter() - begin - planning
-            summary = finish(folder, job, planned, options.threshold, lambda event: None)
+            summary = finish(planned, options.threshold, lambda event: None)
             seconds = time.perf_counter() - begin
         if summary is None or summary["errors"]:
             raise ValueError(f"the job ended with {summary}")

@@ -12,7 +12,7 @@ from hfx.answering import Request
 from hfx.batch.folder import JOB, LOCK, LOG, PARTS, PLAN, SPOOLED, TEMPORARY, Folder, new_file, storage
 from hfx.batch.job import Job, JobModel, Output, read_job, this_machine, write_job
 from hfx.batch.options import RunOptions
-from hfx.batch.plan import PlannedChunk, check_rows, read_plan, write_plan
+from hfx.batch.plan import PlannedJob, check_rows, cut_inputs, read_plan, write_plan
 from hfx.batch.progress import check_machine
 from hfx.batch.rows import Requests, check_settings, inputs_of, layout_of
 from hfx.errors import JobError, UsageError
@@ -46,8 +46,8 @@ class JobSpec:
 
 def create(
     folder: Folder, spec: JobSpec, task: Task, options: RunOptions, opened: Callable[[], JobModel], shared: bool = False
-) -> tuple[Job, list[PlannedChunk]]:
-    """Write plan.jsonl and job.json, and return both. `opened` waits until a worker has opened the model.
+) -> PlannedJob:
+    """Write plan.jsonl and job.json, and return the planned job. `opened` waits until a worker has opened the model.
 
     With `shared`, another shard may have created the job already. Its files are then used if its job is the same.
     Raises JobError and UsageError.
@@ -58,7 +58,8 @@ def create(
     output = replace(spec.output, keep=_kept(spec.keep_columns, sources))
     rows = spec.mini_batch_size or default_rows(task)
     is_planned = shared and (folder.path / JOB).exists()
-    planned = read_plan(folder) if is_planned else write_plan(folder, sources, [*columns.values(), *output.keep], rows)
+    cut = [] if is_planned else cut_inputs(sources, [*columns.values(), *output.keep], rows)
+    planned = read_plan(folder) if is_planned else write_plan(folder, cut)
     job = Job(
         model=opened(),
         inputs=sources,
@@ -76,9 +77,9 @@ def create(
     if (folder.path / JOB).exists():  # another process may have been faster
         if not shared:
             raise _occupied(folder)
-        return _same(folder, job, options), planned
+        return PlannedJob(folder, planned, _same(folder, job, options))
     write_job(folder, job)
-    return job, planned
+    return PlannedJob(folder, planned, job)
 
 
 def default_rows(task: Task) -> int:

@@ -1,4 +1,4 @@
-"""plan.jsonl: the chunks of a job's inputs, found in one pass before any row is scored. Also shards.
+"""A planned job, and plan.jsonl: the chunks of its inputs, found in one pass before any row is scored. Also shards.
 
 A shard is a range of consecutive chunks for one of several processes. Shards share no state: two processes that score
 the same chunk write the same bytes.
@@ -12,9 +12,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from hfx.batch.folder import PLAN, Folder, new_file, open_file, storage
+from hfx.batch.job import Job, read_job
 from hfx.batch.rows import NumberedRow
 from hfx.errors import InputChanged, JobError, RequestRefused, UsageError
 from hfx.rows import Chunk, ChunkReader, Source, cut, source_of, verify
@@ -43,9 +44,54 @@ def count_rows(chunks: Iterable[PlannedChunk]) -> int:
     return sum(chunk.extent.rows for chunk in chunks)
 
 
-def write_plan(folder: Folder, sources: Sequence[Source], columns: Sequence[str], rows: int) -> list[PlannedChunk]:
-    """Cut `sources` into chunks of `rows` rows and write the plan. Raises RowError for a file without `columns`."""
-    planned = list(_planned(sources, columns, rows))
+@dataclass(frozen=True)
+class Plan:
+    """The chunks of a job, and the folder in which each chunk has a part once it is done."""
+
+    folder: Folder
+    chunks: Sequence[PlannedChunk]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return count_rows(self.chunks)
+
+    def share(self, shard: Shard | None = None) -> Sequence[PlannedChunk]:
+        """Return the chunks of `shard`, or all of them."""
+        mine = shard.chunks(len(self.chunks)) if shard else range(len(self.chunks))
+        return self.chunks[mine.start : mine.stop]
+
+    def missing(self, shard: Shard | None = None) -> list[PlannedChunk]:
+        """Return the chunks of `shard`, or of the whole job, that have no part."""
+        done = self.folder.done()
+        return [chunk for chunk in self.share(shard) if chunk.number not in done]
+
+
+@dataclass(frozen=True)
+class PlannedJob(Plan):
+    """A job of `hfx batch` with its plan."""
+
+    job: Job
+
+    @classmethod
+    def read(cls, folder: Folder) -> Self:
+        """Read the job in `folder`. Raises JobError if there is none, or if its plan is damaged."""
+        job = read_job(folder)
+        return cls(folder, read_plan(folder), job)
+
+
+def cut_inputs(sources: Sequence[Source], columns: Sequence[str], rows: int) -> Iterator[PlannedChunk]:
+    """Cut `sources` into chunks of `rows` rows. Raises RowError for a file without `columns`."""
+    number, first_row = 0, 1
+    for index, source in enumerate(sources):
+        for chunk in cut(source, columns, rows):
+            yield PlannedChunk(number, index, first_row, chunk)
+            number, first_row = number + 1, first_row + chunk.rows
+
+
+def write_plan(folder: Folder, planned: Iterable[PlannedChunk]) -> list[PlannedChunk]:
+    """Write the plan, and return its chunks."""
+    planned = list(planned)
     digest = hashlib.sha256()
     with new_file(folder.path / PLAN) as file:
         for chunk in planned:
@@ -58,14 +104,6 @@ def write_plan(folder: Folder, sources: Sequence[Source], columns: Sequence[str]
 
 def _line(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values).encode() + b"\n"
-
-
-def _planned(sources: Sequence[Source], columns: Sequence[str], rows: int) -> Iterator[PlannedChunk]:
-    number, first_row = 0, 1
-    for index, source in enumerate(sources):
-        for chunk in cut(source, columns, rows):
-            yield PlannedChunk(number, index, first_row, chunk)
-            number, first_row = number + 1, first_row + chunk.rows
 
 
 def read_plan(folder: Folder) -> list[PlannedChunk]:
@@ -82,15 +120,12 @@ def read_plan(folder: Folder) -> list[PlannedChunk]:
                 return planned
             digest.update(line)
             try:
-                planned.append(_chunk(len(planned), json.loads(line)))
+                values = json.loads(line)
+                source, first_row = values.pop("source"), values.pop("first_row")
+                planned.append(PlannedChunk(len(planned), source, first_row, Chunk(**values)))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 break
     raise JobError(f"{path} is damaged.", "Start a new job.")
-
-
-def _chunk(number: int, values: dict[str, Any]) -> PlannedChunk:
-    source, first_row = values.pop("source"), values.pop("first_row")
-    return PlannedChunk(number, source, first_row, Chunk(**values))
 
 
 def check_rows(

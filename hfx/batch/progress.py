@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hfx.batch.folder import JOB, Folder
-from hfx.batch.job import Job, JobModel, differences, read_job, this_machine
+from hfx.batch.job import Job, JobModel, differences, this_machine
 from hfx.batch.options import RunOptions, Threshold
-from hfx.batch.plan import PlannedChunk, Shard, check_inputs, count_rows, read_plan
+from hfx.batch.plan import PlannedJob, Shard, check_inputs, count_rows
 from hfx.batch.publish import count, publish, too_many
 from hfx.errors import JobError, ModelChanged
 
@@ -37,13 +37,6 @@ class ChunkRunner(Protocol):
         """Score `chunks`, and return when their parts are on the disk. Raises HfxError."""
 
 
-def missing_chunks(folder: Folder, planned: Sequence[PlannedChunk], shard: Shard | None = None) -> list[int]:
-    """Return the numbers of the chunks without a part: of `shard`, or of the whole job."""
-    done = folder.done()
-    mine = shard.chunks(len(planned)) if shard else range(len(planned))
-    return [number for number in mine if number not in done]
-
-
 def logged(folder: Folder, shard: Shard | None, on_event: Progress) -> Progress:
     """Return a function that writes an event to the job's log, and then passes it to `on_event`."""
     of_shard = {"shard": str(shard)} if shard else {}
@@ -55,19 +48,16 @@ def logged(folder: Folder, shard: Shard | None, on_event: Progress) -> Progress:
     return take
 
 
-def score_missing(
-    folder: Folder,
-    job: Job,
-    planned: Sequence[PlannedChunk],
-    chunks: Sequence[int],
-    running: ChunkRunner,
-    on_event: Progress,
-) -> None:
-    """Score the missing `chunks` of a job. Raises TooManyErrors as soon as the threshold is exceeded, or HfxError."""
+def score_missing(planned: PlannedJob, running: ChunkRunner, on_event: Progress, shard: Shard | None = None) -> None:
+    """Score the missing chunks of a job, or of its `shard`.
+
+    Raises TooManyErrors as soon as the threshold is exceeded, or HfxError.
+    """
+    folder, total = planned.folder, planned.rows
+    missing = [chunk.number for chunk in planned.missing(shard)]
     threshold = running.options.threshold
-    total = count_rows(planned)
     done = folder.done() if threshold.limit >= 0 else ()
-    errors = count(folder, job, [chunk for chunk in planned if chunk.number in done]).errors
+    errors = count(planned, [chunk for chunk in planned.chunks if chunk.number in done]).errors
 
     def counted(event: Mapping[str, Any]) -> None:
         nonlocal errors
@@ -77,24 +67,23 @@ def score_missing(
             if threshold.is_exceeded(errors, total):
                 raise too_many(folder, errors, total, threshold)
 
-    on_event({"event": "run", "missing": len(chunks), "workers": running.options.workers})
-    running.score(folder, chunks, counted)
+    on_event({"event": "run", "missing": len(missing), "workers": running.options.workers})
+    running.score(folder, missing, counted)
 
 
-def finish(
-    folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold, on_event: Progress
-) -> dict[str, Any] | None:
+def finish(planned: PlannedJob, threshold: Threshold, on_event: Progress) -> dict[str, Any] | None:
     """Publish the output, and return its summary. Returns None while other shards still have missing parts."""
-    if missing_chunks(folder, planned):
+    if planned.missing():
         return None
-    summary = publish(folder, job, planned, threshold)
+    summary = publish(planned, threshold)
     on_event({"event": "published", "rows": summary["rows"], "errors": summary["errors"]})
     return summary
 
 
-def check_job(job: Job, planned: Sequence[PlannedChunk], model: JobModel, options: RunOptions) -> None:
+def check_job(planned: PlannedJob, model: JobModel, options: RunOptions) -> None:
     """Raise JobError (or a subclass) if the model, the inputs or the machine are not those of the plan."""
-    check_inputs(job.inputs, planned)
+    job = planned.job
+    check_inputs(job.inputs, planned.chunks)
     if model.task != job.model.task or model.inputs != job.model.inputs or model.labels != job.model.labels:
         raise JobError(f"{model.name} is another model than when the job was planned.", "Start a new job.")
     check_files(model.files, job)
@@ -139,15 +128,14 @@ class Status:
 
 def status_of(folder: Folder) -> Status:
     """Return the status of the job in `folder`. Raises JobError if there is no job."""
-    job, planned = read_job(folder), read_plan(folder)
-    done = folder.done()
-    rows = count_rows(planned)
-    finished = count_rows(chunk for chunk in planned if chunk.number in done)
+    planned = PlannedJob.read(folder)
+    rows, missing = planned.rows, count_rows(planned.missing())
     events = list(folder.events())
     state = _state(folder, events)
     rate = _rate(events) if state == "Running" else None
-    eta = (rows - finished) / rate if rate else None
-    return Status(str(folder.path), job.model.name, state, rows, finished, errors_of(events), rate, eta)
+    eta = missing / rate if rate else None
+    name = planned.job.model.name
+    return Status(str(folder.path), name, state, rows, rows - missing, errors_of(events), rate, eta)
 
 
 def unreadable(folder: Folder) -> Status:

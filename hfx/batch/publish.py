@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hfx.batch.folder import SUMMARY, Folder, new_file, open_file, open_part, write_file
-from hfx.batch.job import Job, record_of
+from hfx.batch.job import record_of
 from hfx.batch.options import Threshold
-from hfx.batch.plan import PlannedChunk, Shard, count_rows
+from hfx.batch.plan import PlannedChunk, PlannedJob, Shard, count_rows
 from hfx.batch.rows import layout_of
 from hfx.batch.scored_parts import commonest, kind_of, part_format
 from hfx.errors import JobError, TooManyErrors
@@ -39,25 +39,23 @@ class Counts:
 MEMBERS = {"rows": "rows", "errors": "errors", "truncated": "truncated_rows", "kinds": "errors_by_kind"}
 
 
-def publish(
-    folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold, partial: bool = False
-) -> dict[str, Any]:
+def publish(planned: PlannedJob, threshold: Threshold, partial: bool = False) -> dict[str, Any]:
     """Join the parts into the output, write summary.json, and return the summary.
 
     With `partial`, missing parts are skipped, and the names of the files are marked as partial. Raises JobError for
     missing or damaged parts, and TooManyErrors above the threshold. After an error, nothing is published.
     """
-    done = folder.done()
-    missing = [chunk for chunk in planned if chunk.number not in done]
+    folder, job, missing = planned.folder, planned.job, planned.missing()
     if missing and not partial:
-        raise _incomplete(folder, [chunk.number for chunk in missing], len(planned))
-    there = [chunk for chunk in planned if chunk.number in done]
+        raise _incomplete(folder, [chunk.number for chunk in missing], len(planned.chunks))
+    left = {chunk.number for chunk in missing}
+    there = [chunk for chunk in planned.chunks if chunk.number not in left]
     summary = {
         "status": "partial" if missing else "completed",
         "model": job.model.name,
         "task": job.model.task,
         "inputs": len(job.inputs),
-        **_write(folder, job, there, threshold, PARTIAL if missing else ""),
+        **_write(planned, there, threshold, PARTIAL if missing else ""),
         "missing_rows": count_rows(missing),
     }
     name = f"summary{PARTIAL}.json" if missing else SUMMARY
@@ -66,23 +64,23 @@ def publish(
     return summary
 
 
-def published(folder: Folder, job: Job, planned: Sequence[PlannedChunk], threshold: Threshold) -> dict[str, Any] | None:
+def published(planned: PlannedJob, threshold: Threshold) -> dict[str, Any] | None:
     """Return the summary if the job is completed and its output is unchanged, else None. Nothing is written.
 
     Raises TooManyErrors, and JobError for a damaged part of a job without an output file (summary_only).
     """
-    output = job.output.file_name if job.output.action == "append_row" else None
+    folder, chosen = planned.folder, planned.job.output
+    output = chosen.file_name if chosen.action == "append_row" else None
     try:
         with open_file(folder.summary) as file:
             summary = json.load(file)
         counts = record_of(Counts, {name: summary[member] for name, member in MEMBERS.items()})
-        is_whole = (summary["status"], summary.get("output")) == ("completed", output)
-        is_whole &= folder.done().issuperset(chunk.number for chunk in planned)
+        is_whole = (summary["status"], summary.get("output")) == ("completed", output) and not planned.missing()
         if is_whole and output:
             with open_file(folder.path / output) as file:
                 is_whole = hashlib.file_digest(file, "sha256").hexdigest() == summary["sha256"]
         elif is_whole:
-            is_whole = count(folder, job, planned) == counts
+            is_whole = count(planned, planned.chunks) == counts
     except (*DAMAGE, OSError):
         return None
     if is_whole:
@@ -103,15 +101,15 @@ def _incomplete(folder: Folder, missing: Sequence[int], chunks: int) -> JobError
     )
 
 
-def _write(folder: Folder, job: Job, there: Sequence[PlannedChunk], threshold: Threshold, mark: str) -> dict[str, Any]:
+def _write(planned: PlannedJob, there: Sequence[PlannedChunk], threshold: Threshold, mark: str) -> dict[str, Any]:
     """Write the output file, and return its members of the summary. For summary_only, only count the rows."""
-    total = count_rows(there)
-    if job.output.action == "summary_only":
-        return _figures(folder, count(folder, job, there), threshold, total)
-    name = Path(job.output.file_name)
+    folder, output, total = planned.folder, planned.job.output, count_rows(there)
+    if output.action == "summary_only":
+        return _figures(folder, count(planned, there), threshold, total)
+    name = Path(output.file_name)
     target = folder.path / f"{name.stem}{mark}{name.suffix}"
     with new_file(target) as file:
-        figures = _figures(folder, _joined(folder, job, there, file), threshold, total)
+        figures = _figures(folder, _joined(planned, there, file), threshold, total)
     return {"output": target.name, **figures, "sha256": file.sha256.hexdigest()}
 
 
@@ -129,16 +127,17 @@ def too_many(folder: Folder, errors: int, total: int, threshold: Threshold) -> T
     )
 
 
-def count(folder: Folder, job: Job, there: Sequence[PlannedChunk]) -> Counts:
+def count(planned: PlannedJob, there: Iterable[PlannedChunk]) -> Counts:
     """Count the rows and errors of the existing parts `there`. Raises JobError for a damaged part."""
     with Path(os.devnull).open("wb") as nowhere:
-        return _joined(folder, job, there, nowhere)
+        return _joined(planned, there, nowhere)
 
 
-def _joined(folder: Folder, job: Job, there: Sequence[PlannedChunk], target: BinaryIO) -> Counts:
+def _joined(planned: PlannedJob, there: Iterable[PlannedChunk], target: BinaryIO) -> Counts:
     """Join the parts into `target`, and check that each part has exactly the rows of its chunk. Raises JobError."""
     kinds: Counter[str] = Counter()
     rows = truncated = 0
+    folder, job = planned.folder, planned.job
     parts = _Parts(folder, job.output.ending, there)
     try:
         for found in part_format(job, layout_of(job)).join(parts.files(), target):

@@ -12,10 +12,10 @@ from itertools import groupby, islice
 from typing import Any
 
 from hfx.answering import Answer, Model, Request
-from hfx.batch.folder import Folder, new_part
+from hfx.batch.folder import new_part
 from hfx.batch.job import Job
 from hfx.batch.parts import PartFormat, format_of
-from hfx.batch.plan import PlannedChunk, rows_of
+from hfx.batch.plan import PlannedJob, rows_of
 from hfx.batch.rows import Layout, NumberedRow, Requests, layout_of
 from hfx.batch.scoring import reason, score
 from hfx.errors import HfxError, RequestRefused
@@ -35,17 +35,6 @@ class ChunkDone:
     rows: int
     errors: Mapping[str, int]
     seconds: float
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Callbacks, which any thread may call: `chunk` for each chunk that begins, and `row` for each row.
-
-    Their argument is the number of the chunk or row.
-    """
-
-    chunk: Callable[[int], object] = lambda number: None
-    row: Callable[[int], object] = lambda number: None
 
 
 class _Unsure(Exception):
@@ -74,26 +63,26 @@ def kept_types(sources: Sequence[Source], kept: Sequence[str]) -> dict[str, Any]
 
 
 def score_chunks(
-    folder: Folder,
-    job: Job,
-    planned: Sequence[PlannedChunk],
+    planned: PlannedJob,
+    numbers: Iterable[int],
     model: Model,
     *,
     at_once: int | None = None,
-    watch: Watch | None = None,
+    on_begin: Callable[[str, int], object] = lambda kind, number: None,
     killers: Iterable[int] = (),
     alone: bool = False,
 ) -> Generator[ChunkDone, None, None]:
-    """Score the `planned` chunks, write their parts, and yield each chunk when its part is on the disk.
+    """Score the chunks `numbers`, write their parts, and yield each chunk when its part is on the disk.
 
     At most `at_once` rows are in flight, or one row with `alone`. Rows whose numbers are in `killers` become error
     rows, and are not scored. If a server is lost before it is known which model answered a chunk, the chunk is scored
-    again.
+    again. `on_begin` is called, from any thread, with "chunk" and the number of each chunk that begins, and with
+    `alone` also with "row" and the number of each row.
 
     Raises InputChanged, ModelChanged, StorageFull, and the errors of `score`; finished parts are kept. Closing the
     generator cancels the requests in flight.
     """
-    watch = watch or Watch()
+    job, left = planned.job, [planned.chunks[number] for number in numbers]
     layout, request_of = layout_of(job), Requests.of(job)
     written = part_format(job, layout)
     killer_rows, began = frozenset(killers), time.monotonic()
@@ -103,31 +92,28 @@ def score_chunks(
             raise RequestRefused(KILLER)
         return request_of(item)
 
-    done: set[int] = set()
-    while left := [chunk for chunk in planned if chunk.number not in done]:
-        items = _watched(rows_of(job.inputs, left, [*job.columns.values(), *layout.kept]), watch)
-        rows = {chunk.number: len(chunk.rows) for chunk in left}
+    def begun(items: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
+        chunk = None
+        for item in items:
+            if item.chunk != chunk:
+                on_begin("chunk", chunk := item.chunk)
+            if alone:
+                on_begin("row", item.number)
+            yield item
+
+    while left:
+        items = begun(rows_of(job.inputs, [*left], [*job.columns.values(), *layout.kept]))
         with suppress(_Unsure), closing(score(model, items, checked_request, 1 if alone else at_once)) as outcomes:
             for number, group in groupby(outcomes, key=lambda outcome: outcome[0].chunk):
                 errors: Counter[str] = Counter()
-                with new_part(folder.part(number, job.output.ending)) as file:
+                with new_part(planned.folder.part(number, job.output.ending)) as file:
                     written.write(file, _blocks(layout, group, errors))
                     if not model.is_unchanged():
                         raise _Unsure
-                done.add(number)
-                now = time.monotonic()
-                yield ChunkDone(number, rows[number], commonest(errors), now - began)
+                chunk, now = left.pop(0), time.monotonic()
+                yield ChunkDone(number, chunk.extent.rows, commonest(errors), now - began)
                 began = now
             return
-
-
-def _watched(items: Iterable[NumberedRow], watch: Watch) -> Iterator[NumberedRow]:
-    chunk = None
-    for item in items:
-        if item.chunk != chunk:
-            watch.chunk(chunk := item.chunk)
-        watch.row(item.number)
-        yield item
 
 
 def _blocks(

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from hfx.answering import Model, Request
 from hfx.batch.folder import Folder
-from hfx.batch.job import JobModel, model_record, read_job, record_of
+from hfx.batch.job import JobModel, model_record, record_of
 from hfx.batch.options import RunOptions
-from hfx.batch.plan import read_plan
+from hfx.batch.plan import PlannedJob
 from hfx.batch.progress import Progress, check_files, check_machine
 from hfx.batch.publish import count
 from hfx.batch.rows import labels_of, probe
@@ -81,15 +81,15 @@ class ChunkTask:
     def _scored(self, ids: Sequence[int]) -> Mapping[str, Any]:
         folder, options = Folder(self.folder), self.model.options
         folder.check_cancelled()
-        job, planned = read_job(folder), read_plan(folder)
-        check_machine(job, options)
+        planned = PlannedJob.read(folder)
+        check_machine(planned.job, options)
         done = folder.done()
-        missing = [planned[number] for number in (self.chunks[at] for at in ids) if number not in done]
+        missing = [number for number in (self.chunks[at] for at in ids) if number not in done]
         if not missing:
             return {}
         model = self.model.opened()
-        check_files(model.sha256, job)
-        for _ in score_chunks(folder, job, missing, model, at_once=options.max_concurrency):
+        check_files(model.sha256, planned.job)
+        for _ in score_chunks(planned, missing, model, at_once=options.max_concurrency):
             folder.check_cancelled()
         return {}
 
@@ -176,13 +176,12 @@ def spark_runner(
 
 def _watch(running: Future[Any], folder: Folder, chunks: Sequence[int], on_event: Progress) -> None:
     """Report parts as they appear, until the tasks end. Raises JobCancelled, and any error of `on_event`."""
-    job, planned = read_job(folder), read_plan(folder)
-    left = set(chunks)
+    planned, left = PlannedJob.read(folder), set(chunks)
     while left:
         ended = bool(wait([running], POLL_SECONDS).done)
         folder.check_cancelled()
         for number in sorted(left & folder.done()):
-            counts = count(folder, job, [planned[number]])
+            counts = count(planned, [planned.chunks[number]])
             left.discard(number)
             on_event({"event": "chunk", "number": number, "rows": counts.rows, "errors": counts.kinds})
         if ended:

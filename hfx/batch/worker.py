@@ -21,12 +21,12 @@ from typing import Any, TextIO
 from hfx import errors
 from hfx.answering import Model, Request
 from hfx.batch.folder import Folder
-from hfx.batch.job import model_record, read_job
+from hfx.batch.job import model_record
 from hfx.batch.models import open_model
 from hfx.batch.options import RunOptions
-from hfx.batch.plan import read_plan
+from hfx.batch.plan import PlannedJob
 from hfx.batch.rows import labels_of, probe
-from hfx.batch.scored_parts import Watch, score_chunks
+from hfx.batch.scored_parts import score_chunks
 from hfx.errors import HfxError, ServerError
 from hfx.extras import missing_package
 
@@ -98,16 +98,16 @@ def _serve(start: Start, options: RunOptions, reports: TextIO) -> None:
 
 
 def _score(model: Model, work: Work, options: RunOptions, reports: TextIO) -> None:
-    folder = Folder(Path(work.folder))
-    job, planned = read_job(folder), read_plan(folder)
+    planned = PlannedJob.read(Folder(Path(work.folder)))
     for numbers, alone in ((work.chunks, False), (work.alone, True)):
-        watch = Watch(
-            chunk=lambda number: _report(reports, chunk=number),
-            row=(lambda number: _report(reports, row=number)) if alone else (lambda number: None),
-        )
-        chunks = [planned[number] for number in numbers]
         for done in score_chunks(
-            folder, job, chunks, model, at_once=options.max_concurrency, watch=watch, killers=work.killers, alone=alone
+            planned,
+            numbers,
+            model,
+            at_once=options.max_concurrency,
+            on_begin=lambda kind, number: _report(reports, **{kind: number}),
+            killers=work.killers,
+            alone=alone,
         ):
             _report(reports, done=asdict(done))
 

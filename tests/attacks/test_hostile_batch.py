@@ -56,8 +56,7 @@ def test_files_and_folders_with_odd_names_work_in_every_batch_command(
     folder = tmp_path / name
     folder.mkdir()
     source = texts(folder / f"{name[:200]}.csv", 3)
-    job, planned = classifier.plan(folder / "job", [source], size=1)
-    classifier.score(folder / "job", job, planned[:2])
+    classifier.score(classifier.plan(folder / "job", [source], size=1), [0, 1])
     for words in (("show",), ("logs",), ("resume",), ("show",), ("publish",)):
         assert batch.value(*words, folder / "job")
     assert batch.done("list", folder)
@@ -114,8 +113,8 @@ def test_a_pipe_in_a_job_is_refused(name: str, batch: CommandLine, classifier: O
 def test_pipes_in_place_of_the_log_and_lock_block_no_command(
     batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
-    job, planned = classifier.plan(tmp_path / "job", [texts(tmp_path / "a.csv", 4)], size=2)
-    classifier.score(tmp_path / "job", job, planned[:1])
+    planned = classifier.plan(tmp_path / "job", [texts(tmp_path / "a.csv", 4)], size=2)
+    classifier.score(planned, [0])
     for name in ("log.jsonl", "lock"):
         (tmp_path / "job" / name).unlink(missing_ok=True)
         os.mkfifo(tmp_path / "job" / name)
@@ -130,8 +129,7 @@ def test_links_in_a_job_folder_are_neither_read_nor_written_through(
     precious = table(tmp_path / "precious", [{"row": "1", "error": ""}])
     kept = precious.read_bytes()
     source = texts(tmp_path / "a.csv", 4)
-    job, planned = classifier.plan(tmp_path / "job", [source], size=2)
-    classifier.score(tmp_path / "job", job, planned)
+    classifier.score(classifier.plan(tmp_path / "job", [source], size=2))
     part = tmp_path / "job" / "parts" / "000001.csv"
     whole = part.read_bytes()
     for target in (precious, Path("/dev/zero"), tmp_path / "absent", part):

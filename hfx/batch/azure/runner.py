@@ -26,11 +26,10 @@ from hfx.batch.azure.deployment import Deployment, published_spec
 from hfx.batch.azure.jobs import AzureJob
 from hfx.batch.create import create
 from hfx.batch.folder import JOB, SUMMARY, Folder, open_part, storage, temporary, write_file, write_sum
-from hfx.batch.job import read_job
 from hfx.batch.local import Pool, Worker, runner
 from hfx.batch.options import Threshold
-from hfx.batch.plan import read_plan
-from hfx.batch.progress import check_job, finish, logged, missing_chunks, score_missing
+from hfx.batch.plan import PlannedJob
+from hfx.batch.progress import check_job, finish, logged, score_missing
 from hfx.errors import HfxError, JobCancelled, JobError, StorageFull, TooManyErrors, UsageError
 from hfx.process import JsonChild, Messages, exit_reason
 
@@ -99,12 +98,12 @@ def run_published(job: AzureJob, deployment: Deployment) -> None:
     try:
         with runner(spec.name, options, spec.settings, probe=is_new) as running:
             if is_new:
-                planned_job, planned = create(folder, spec, task, options, running.open)
+                planned = create(folder, spec, task, options, running.open)
             else:
-                planned_job, planned = read_job(folder), read_plan(folder)
-                check_job(planned_job, planned, running.open(), options)
-            score_missing(folder, planned_job, planned, missing_chunks(folder, planned), running, on_event)
-        finish(folder, planned_job, planned, options.threshold, on_event)
+                planned = PlannedJob.read(folder)
+                check_job(planned, running.open(), options)
+            score_missing(planned, running, on_event)
+        finish(planned, options.threshold, on_event)
     except TooManyErrors as error:
         fix = f"`hfx batch azure job resume {job.name} --error-threshold N` continues with a higher one."
         raise TooManyErrors(error.message, fix) from error

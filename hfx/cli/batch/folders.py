@@ -108,13 +108,13 @@ def publish(
       hfx batch publish scored --json
     """
     from hfx.batch.options import RunOptions, Threshold
-    from hfx.batch.plan import read_plan
+    from hfx.batch.plan import PlannedJob
     from hfx.batch.publish import publish as publish_job
 
     job_folder, job = _job(folder)
     threshold = Threshold.parse(error_threshold or RunOptions.of(job.run).error_threshold)
     with job_folder.locked():
-        summary = publish_job(job_folder, job, read_plan(job_folder), threshold, partial)
+        summary = publish_job(PlannedJob.read(job_folder), threshold, partial)
     report_end(job_folder, summary, None, reporter(ctx))
 
 

@@ -109,7 +109,7 @@ def run(
         from hfx.batch.models import describe
         from hfx.batch.options import RunOptions
         from hfx.batch.plan import parse_shard
-        from hfx.batch.progress import finish, logged, missing_chunks, score_missing
+        from hfx.batch.progress import finish, logged, score_missing
         from hfx.batch.rows import check_columns, inputs_of
     options = run_options(place, work, RunOptions(repository=str(Path("model_repository").absolute())))
     shard = None if work.shard is None else parse_shard(work.shard)
@@ -123,11 +123,11 @@ def run(
         folder.check_cancelled()
         show("reading the inputs")
         with opened_runner(engine, name, options, spec.settings, probe=True) as running:
-            job, planned = create(folder, spec, task, options, running.open, shared=shard is not None)
-            on_event = logged(folder, shard, Watcher.of(folder, planned, shard, show))
-            score_missing(folder, job, planned, missing_chunks(folder, planned, shard), running, on_event)
-        summary = finish(folder, job, planned, options.threshold, on_event)
-    warn_of_unknown(job, report)
+            planned = create(folder, spec, task, options, running.open, shared=shard is not None)
+            on_event = logged(folder, shard, Watcher(planned, shard, show))
+            score_missing(planned, running, on_event, shard)
+        summary = finish(planned, options.threshold, on_event)
+    warn_of_unknown(planned.job, report)
     report_end(folder, summary, shard, report)
 
 
@@ -167,24 +167,24 @@ def resume(
         from hfx.batch.folder import Folder
         from hfx.batch.job import read_job
         from hfx.batch.options import RunOptions
-        from hfx.batch.plan import parse_shard, read_plan
-        from hfx.batch.progress import check_job, finish, logged, missing_chunks, score_missing
+        from hfx.batch.plan import PlannedJob, parse_shard, read_plan
+        from hfx.batch.progress import check_job, finish, logged, score_missing
         from hfx.batch.publish import published
     job_folder = Folder(folder)
     job = read_job(job_folder)
     options = run_options(place, work, RunOptions.of(job.run))
     shard = None if work.shard is None else parse_shard(work.shard)
-    planned = read_plan(job_folder)
-    if (summary := published(job_folder, job, planned, options.threshold)) is not None:
+    planned = PlannedJob(job_folder, read_plan(job_folder), job)
+    if (summary := published(planned, options.threshold)) is not None:
         report_end(job_folder, summary, shard, report)  # works even if nothing can be written
         return
     with working(job_folder, shard, f"Scoring with {job.model.name}", report) as show:
         job_folder.uncancel()
-        on_event = logged(job_folder, shard, Watcher.of(job_folder, planned, shard, show))
-        if missing := missing_chunks(job_folder, planned, shard):
+        on_event = logged(job_folder, shard, Watcher(planned, shard, show))
+        if planned.missing(shard):
             with opened_runner(engine, job.model.name, options, job.settings) as running:
-                check_job(job, planned, running.open(), options)
-                score_missing(job_folder, job, planned, missing, running, on_event)
-        summary = finish(job_folder, job, planned, options.threshold, on_event)
+                check_job(planned, running.open(), options)
+                score_missing(planned, running, on_event, shard)
+        summary = finish(planned, options.threshold, on_event)
     warn_of_unknown(job, report)
     report_end(job_folder, summary, shard, report)

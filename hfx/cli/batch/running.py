@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hfx.batch.folder import Folder
     from hfx.batch.job import Job
     from hfx.batch.options import RunOptions
-    from hfx.batch.plan import PlannedChunk, Shard
+    from hfx.batch.plan import PlannedJob, Shard
     from hfx.batch.progress import ChunkRunner
     from hfx.cli.output import Reporter
 
@@ -166,25 +166,17 @@ def working(folder: Folder, shard: Shard | None, title: str, report: Reporter) -
 
 
 class Watcher:
-    """Shows the progress of a run from its events."""
+    """Shows the progress of a run of the chunks of `shard`, from the run's events."""
 
-    def __init__(self, rows: int, done: int, show: Callable[[str], None]) -> None:
-        self._rows, self._done, self._show = rows, done, show
-        self._began, self._first = time.monotonic(), done
-        self._errors = 0
-        self._shown = -SECONDS
-
-    @classmethod
-    def of(
-        cls, folder: Folder, planned: Sequence[PlannedChunk], shard: Shard | None, show: Callable[[str], None]
-    ) -> Watcher:
-        """Return the watcher of a run of the chunks of `shard`."""
+    def __init__(self, planned: PlannedJob, shard: Shard | None, show: Callable[[str], None]) -> None:
         from hfx.batch.plan import count_rows
 
-        mine = [planned[at] for at in (shard.chunks(len(planned)) if shard else range(len(planned)))]
-        done = folder.done()
-        finished = count_rows(chunk for chunk in mine if chunk.number in done)
-        return cls(count_rows(mine), finished, show)
+        self._rows = count_rows(planned.share(shard))
+        self._done = self._first = self._rows - count_rows(planned.missing(shard))
+        self._show = show
+        self._began = time.monotonic()
+        self._errors = 0
+        self._shown = -SECONDS
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Show an event of a runner."""

@@ -20,10 +20,10 @@ from hfx import names
 from hfx.answering import Model, Request
 from hfx.batch.create import JobSpec, create, prepare
 from hfx.batch.folder import JOB, Folder
-from hfx.batch.job import Job, Output, model_record, read_job
+from hfx.batch.job import Output, model_record
 from hfx.batch.models import Repository, open_model
 from hfx.batch.options import RunOptions, Threshold
-from hfx.batch.plan import PlannedChunk, read_plan
+from hfx.batch.plan import PlannedJob
 from hfx.batch.publish import publish
 from hfx.batch.rows import labels_of
 from hfx.batch.scored_parts import score_chunks
@@ -45,7 +45,7 @@ class Opened:
     model: Model
     repository: Path | None = None
 
-    def plan(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> tuple[Job, list[PlannedChunk]]:
+    def plan(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> PlannedJob:
         """Return a planned job; `changes` are fields of JobSpec and Output, and `size`, the rows of a mini-batch."""
         settings: Request = changes.pop("settings", {})
         output = Output("append_row", changes.pop("file_name", "predictions.csv"), (), changes.pop("prefix", ""))
@@ -65,16 +65,12 @@ class Opened:
         options = RunOptions(repository=place or "")
         return create(job_folder, replace(spec, **changes), self.model.task, options, lambda: record)
 
-    def planned(self, folder: Path) -> tuple[Job, list[PlannedChunk]]:
-        """Return the job of a folder, and its plan."""
-        return read_job(Folder(folder)), read_plan(Folder(folder))
-
     def run(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> bytes:
         """Return the bytes of the output of a job that runs undisturbed."""
-        job, planned = self.plan(folder, inputs, **changes)
-        self.score(folder, job, planned)
-        publish(Folder(folder), job, planned, Threshold(-1))
-        return (folder / job.output.file_name).read_bytes()
+        planned = self.plan(folder, inputs, **changes)
+        self.score(planned)
+        publish(planned, Threshold(-1))
+        return (folder / planned.job.output.file_name).read_bytes()
 
     def go_on(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> None:
         """Begin or resume a job, as `hfx batch run` and `resume` do, until its output exists."""
@@ -83,14 +79,14 @@ class Opened:
         with job_folder.locked():
             if not (folder / JOB).exists():
                 self.plan(folder, inputs, **changes)
-            job, planned = self.planned(folder)
-            done = job_folder.done()
-            self.score(folder, job, [chunk for chunk in planned if chunk.number not in done])
-            publish(job_folder, job, planned, Threshold(-1))
+            planned = PlannedJob.read(job_folder)
+            self.score(planned)
+            publish(planned, Threshold(-1))
 
-    def score(self, folder: Path, job: Job, planned: Sequence[PlannedChunk], **options: Any) -> None:
-        """Write the parts of the given chunks."""
-        for _ in score_chunks(Folder(folder), job, planned, self.model, **options):
+    def score(self, planned: PlannedJob, chunks: Sequence[int] | None = None, **options: Any) -> None:
+        """Write the parts of the `chunks` with these numbers (None: of those without a part)."""
+        numbers = [chunk.number for chunk in planned.missing()] if chunks is None else chunks
+        for _ in score_chunks(planned, numbers, self.model, **options):
             pass
 
 

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hfx.batch.folder import Folder
 from hfx.batch.options import Threshold
 from hfx.batch.publish import publish
 from hfx.batch.rows import row_seed
@@ -63,17 +62,17 @@ def test_every_row_is_answered_in_its_place_however_the_work_is_done(
     for size in SIZES:
         folder = next(folders)
         options: Any = {"size": size, "file_name": f"out{ending}", "keep_columns": "all"}
-        job, planned = classifier.plan(folder, [source], **options)
-        left = [*planned]
+        planned = classifier.plan(folder, [source], **options)
+        left = [*range(len(planned.chunks))]
         while left:  # some chunks, then a crash, then others: together, one row at a time, few at a time
-            some = sorted(chance.sample(left, chance.randint(1, len(left))), key=left.index)
+            some = sorted(chance.sample(left, chance.randint(1, len(left))))
             way: dict[str, Any] = chance.choice([{}, {"alone": True}, {"at_once": chance.randint(1, 5)}])
-            classifier.score(folder, job, some, **way)
+            classifier.score(planned, some, **way)
             left = [each for each in left if each not in some or chance.random() < 0.1]
-        publish(Folder(folder), job, planned, Threshold(-1))
-        outputs.add((folder / job.output.file_name).read_bytes())
+        publish(planned, Threshold(-1))
+        outputs.add((folder / planned.job.output.file_name).read_bytes())
     assert len(outputs) == 1
-    found = output_rows(folder / job.output.file_name)
+    found = output_rows(folder / planned.job.output.file_name)
     assert [int(row["row"]) for row in found] == [*range(1, len(rows) + 1)]
     for at, (row, (id_, text)) in enumerate(zip(found, rows, strict=True)):
         if at in ragged or "\0" in id_ + text:
@@ -121,9 +120,9 @@ def test_sampled_rows_depend_on_the_seed_and_their_number_alone(generator: Opene
     options: Any = {"settings": {"do_sample": [True], "max_tokens": [6], "temperature": [1.5]}}
     whole = generator.run(tmp_path / "whole", [source], seed=5, size=64, **options)
     assert generator.run(tmp_path / "other", [source], seed=6, size=64, **options) != whole
-    job, planned = generator.plan(tmp_path / "parts", [source], seed=5, size=2, **options)
-    generator.score(tmp_path / "parts", job, planned[::-1], at_once=1)
-    publish(Folder(tmp_path / "parts"), job, planned, Threshold(-1))
+    planned = generator.plan(tmp_path / "parts", [source], seed=5, size=2, **options)
+    generator.score(planned, range(len(planned.chunks))[::-1], at_once=1)
+    publish(planned, Threshold(-1))
     assert (tmp_path / "parts" / "predictions.csv").read_bytes() == whole
     same = table(tmp_path / "b.csv", [{"text": "The garden"}] * 4)
     generator.run(tmp_path / "same", [same], seed=5, **options)
@@ -152,9 +151,9 @@ def test_errors_of_more_kinds_than_are_shown_are_counted(classifier: Opened, tmp
     names = [chr(ord("a") + at) for at in range(26)]
     lines = ['{"text": "a"}', *(f'{{"text": "a", "{name}": 1, "{name}": 1}}' for name in names)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    job, planned = classifier.plan(tmp_path / "job", [tmp_path / "a.jsonl"])
-    [done] = score_chunks(Folder(tmp_path / "job"), job, planned, classifier.model)
-    summary = publish(Folder(tmp_path / "job"), job, planned, Threshold(-1))
+    planned = classifier.plan(tmp_path / "job", [tmp_path / "a.jsonl"])
+    [done] = score_chunks(planned, [0], classifier.model)
+    summary = publish(planned, Threshold(-1))
     assert sum(done.errors.values()) == sum(summary["errors_by_kind"].values()) == summary["errors"] == 26
 
 

@@ -15,7 +15,7 @@ import pytest
 from hfx.batch.folder import Folder
 from hfx.batch.job import read_job
 from hfx.batch.options import RunOptions, Threshold
-from hfx.batch.plan import read_plan
+from hfx.batch.plan import PlannedJob, read_plan
 from hfx.batch.progress import status_of
 from hfx.batch.publish import publish
 from hfx.errors import JobError, UsageError
@@ -58,13 +58,12 @@ def test_each_file_is_on_the_disk_before_it_gets_its_name(
 def planned_job(model: Opened, folder: Path, file_name: str = "predictions.csv", rows: int = 4) -> Path:
     """Return the folder of a scored job of two chunks."""
     source = texts(folder / "a.csv", rows)
-    job, planned = model.plan(folder / "job", [source], size=2, file_name=file_name)
-    model.score(folder / "job", job, planned)
+    model.score(model.plan(folder / "job", [source], size=2, file_name=file_name))
     return folder / "job"
 
 
 def published(folder: Path) -> None:
-    publish(Folder(folder), read_job(Folder(folder)), read_plan(Folder(folder)), Threshold(-1))
+    publish(PlannedJob.read(Folder(folder)), Threshold(-1))
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])

@@ -17,6 +17,7 @@ import pytest
 from hfx.batch.folder import Folder
 from hfx.batch.job import model_record
 from hfx.batch.options import RunOptions
+from hfx.batch.plan import PlannedJob
 from hfx.batch.progress import check_job
 from hfx.batch.rows import labels_of
 from hfx.errors import JobError
@@ -37,8 +38,7 @@ sys.exit(main(["batch", *sys.argv[2:]]))
 def unfinished(batch: CommandLine, classifier: Opened, tmp_path: Path) -> Path:
     """The folder of a job of three chunks, of which the first is done; `tmp_path/a.csv` is its input."""
     classifier.plan(tmp_path / "job", [texts(tmp_path / "a.csv", 6)], size=2)
-    job, planned = classifier.planned(tmp_path / "job")
-    classifier.score(tmp_path / "job", job, planned[:1])
+    classifier.score(PlannedJob.read(Folder(tmp_path / "job")), [0])
     return tmp_path / "job"
 
 
@@ -81,7 +81,7 @@ def test_what_has_changed_since_the_plan_is_refused(
 
     def check() -> None:
         """Check the job in this process, as `resume` does once a worker has opened the model."""
-        check_job(*classifier.planned(unfinished), model, RunOptions(str(batch.repository)))
+        check_job(PlannedJob.read(Folder(unfinished)), model, RunOptions(str(batch.repository)))
 
     source.write_bytes(whole.replace(b"awful", b"great"))
     os.utime(source, (5, 5))

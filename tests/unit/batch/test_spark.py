@@ -23,12 +23,12 @@ from pyspark.sql import functions as sql
 from hfx.batch import spark as batch
 from hfx.batch.create import JobSpec, create, prepare
 from hfx.batch.folder import Folder
-from hfx.batch.job import Job, Output
+from hfx.batch.job import Output
 from hfx.batch.local import Runner, runner
 from hfx.batch.models import Repository, Servers
 from hfx.batch.options import RunOptions, Threshold
-from hfx.batch.plan import PlannedChunk
-from hfx.batch.progress import check_job, finish, missing_chunks
+from hfx.batch.plan import PlannedJob
+from hfx.batch.progress import check_job, finish
 from hfx.batch.servers import Persistence
 from hfx.batch.spark import make_predict_fn, score, udf
 from hfx.batch.spark_runner import SparkRunner, spark_runner, spark_session
@@ -273,7 +273,7 @@ def test_the_documented_notebook_runs_unchanged(
     assert len(labelled) == 12 and "The column 'text' is null." in shown and "predicted_label" in shown
 
 
-def planned_job(folder: Folder, table: Path, running: Runner | SparkRunner) -> tuple[Job, list[PlannedChunk]]:
+def planned_job(folder: Folder, table: Path, running: Runner | SparkRunner) -> PlannedJob:
     """Return a job of the classifier over a CSV file, in chunks of 50 rows."""
     prepare(folder)
     output = Output("append_row", "predictions.csv", (), "")
@@ -290,9 +290,9 @@ def local_output(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         csv.writer(file).writerows([["id", "text"], *([i, texts[i % len(texts)]] for i in range(1500))])
     folder = Folder(tmp_path_factory.mktemp("local") / "job")
     with runner("sentiment", RunOptions(str(repository)), {}) as running:
-        job, planned = planned_job(folder, table, running)
-        running.score(folder, range(len(planned)), print)
-    finish(folder, job, planned, Threshold(-1), print)
+        planned = planned_job(folder, table, running)
+        running.score(folder, range(len(planned.chunks)), print)
+    finish(planned, Threshold(-1), print)
     return table, (folder.path / "predictions.csv").read_bytes()
 
 
@@ -311,13 +311,13 @@ def test_a_job_by_spark_has_the_same_bytes_though_workers_die(
         return folder.done()
 
     with spark_runner("sentiment", RunOptions(str(repository), workers=2), {}, probe=True) as running:
-        job, planned = planned_job(folder, table, running)
+        planned = planned_job(folder, table, running)
         with ThreadPoolExecutor(1) as thread:
             killing = thread.submit(kill_workers)
-            running.score(folder, range(len(planned)), lambda event: chunks.append(event["number"]))
-    assert len(killing.result()) < len(planned)
-    assert sorted(chunks) == list(range(len(planned)))
-    finish(folder, job, planned, Threshold(-1), print)
+            running.score(folder, range(len(planned.chunks)), lambda event: chunks.append(event["number"]))
+    assert len(killing.result()) < len(planned.chunks)
+    assert sorted(chunks) == list(range(len(planned.chunks)))
+    finish(planned, Threshold(-1), print)
     assert (folder.path / "predictions.csv").read_bytes() == expected_bytes
 
 
@@ -327,7 +327,7 @@ def test_a_job_that_spark_has_not_finished_is_resumed_on_this_machine(
     table, expected_bytes = local_output
     folder = Folder(tmp_path / "job")
     with spark_runner("sentiment", RunOptions(str(repository)), {}) as by_spark:
-        job, planned = planned_job(folder, table, by_spark)
+        planned = planned_job(folder, table, by_spark)
         by_spark.score(folder, range(7), print)
         folder.cancel()
         with pytest.raises(JobCancelled):
@@ -336,13 +336,13 @@ def test_a_job_that_spark_has_not_finished_is_resumed_on_this_machine(
         without_model = replace(by_spark, model=replace(by_spark.model, options=RunOptions(str(tmp_path))))
         without_model.score(folder, range(7), print)  # a task that is run again for parts that are there
         with pytest.raises(ModelMissing):
-            without_model.score(folder, missing_chunks(folder, planned), print)
-    missing = missing_chunks(folder, planned)
+            without_model.score(folder, [chunk.number for chunk in planned.missing()], print)
+    missing = [chunk.number for chunk in planned.missing()]
     assert set(range(7)).isdisjoint(missing)
     with runner("sentiment", RunOptions(str(repository)), {}) as running:
-        check_job(job, planned, running.open(), running.options)
+        check_job(planned, running.open(), running.options)
         running.score(folder, missing, print)
-    finish(folder, job, planned, Threshold(-1), print)
+    finish(planned, Threshold(-1), print)
     assert (folder.path / "predictions.csv").read_bytes() == expected_bytes
 
 

@@ -59,8 +59,7 @@ sys.exit(main(["batch", "show", sys.argv[1]]) or main(["batch", "publish", sys.a
 @pytest.fixture
 def unfinished(classifier: Opened, tmp_path: Path) -> Path:
     """The folder of a job of three chunks, of which the first is done; `tmp_path/a.csv` is its input."""
-    job, planned = classifier.plan(tmp_path / "job", [texts(tmp_path / "a.csv", 6)], size=2)
-    classifier.score(tmp_path / "job", job, planned[:1])
+    classifier.score(classifier.plan(tmp_path / "job", [texts(tmp_path / "a.csv", 6)], size=2), [0])
     (tmp_path / "job" / "lock").touch()
     return tmp_path / "job"
 
