@@ -4,6 +4,7 @@
         lock                        held by the `hfx serve` that uses this folder
         files/ID, files/ID.json     a file and its record, which is written after the content
         batches/ID/batch.json       the record of a batch, rewritten when its status changes
+        batches/ID/plan.jsonl       the chunks of lines; written once, in the format of `hfx batch`
         batches/ID/parts/000000.jsonl   the answers of a chunk of lines, renamed into place when complete
 
 The sockets on which this process and the front listen for each other have no files, so they outlive the folder.

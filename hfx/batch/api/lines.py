@@ -1,27 +1,32 @@
-"""The lines of a batch's input file: checking the lines, and grouping them into chunks. Each chunk becomes one part."""
+"""The lines of a batch: checking them, cutting the input file into chunks, and the output line for each of them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import Batch
 from hfx.batch.folder import open_file, storage
+from hfx.batch.plan import PlannedChunk
 from hfx.batch.rows import row_seed
 from hfx.front.dialects import DIALECTS
 from hfx.front.guard import check_json
-from hfx.front.refusals import Refusal
+from hfx.front.refusals import Refusal, dumped
+from hfx.rows import Chunk
+from hfx.rows.row import input_changed
 from hfx.strict_json import no_constant, without_duplicates
 
+OK = 200
 CHUNK = 32  # lines per chunk: at most this many are computed again after a kill
 MOST_ERRORS = 100  # the most errors that a failed batch lists
 ID_LENGTH = 512  # characters of a custom_id
 MEMBERS = ("custom_id", "method", "url", "body")
+OUTPUT, ERROR = b"+", b"-"  # the first byte of a line in a part: the file to which the rest of the line goes
 ENDPOINTS = [
     route.pattern
     for dialect in DIALECTS
@@ -37,8 +42,8 @@ class LineError(Exception):
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
 
-    def api_error(self, line: int | None) -> dict[str, Any]:
-        """The error as JSON. `line` is the line's number, from 1; None if the error is about the file or the batch."""
+    def api_error(self, line: int | None = None) -> dict[str, Any]:
+        """Return the error as JSON. `line` is the line's number, from 1, unless the error is about no single line."""
         return {"code": self.code, "message": self.message, "param": self.param, "line": line}
 
 
@@ -51,11 +56,11 @@ class Line:
     body: dict[str, Any]
 
     def request_id(self, batch: Batch) -> str:
-        """The id of the request, which is the same for every try."""
+        """Return the id of the request, which is the same for every try."""
         return f"batch_req_{batch.id.removeprefix('batch_')}_{self.number}"
 
     def content(self, batch: Batch) -> dict[str, Any]:
-        """The body to send.
+        """Return the body to send.
 
         A text generation without a seed gets one that is derived from the batch's id and `custom_id`.
         """
@@ -63,15 +68,28 @@ class Line:
             return self.body
         return {**self.body, "seed": row_seed(0, batch.id, self.custom_id)}
 
+    def answered(self, batch: Batch, status: int, content: Any) -> bytes:
+        """Return the output line for the JSON `content` of an answer, preceded by OUTPUT or ERROR.
 
-@dataclass(frozen=True)
-class Chunk:
-    """A group of `requests` consecutive requests. The first is in line `first`, which begins at the byte `offset`."""
+        The `status` is 0 if there was no answer, and `content` is None if the answer was not JSON. Answers have the
+        batch's creation time, so that an answer that is computed again has the same bytes.
+        """
+        if not status:
+            return self.refused(batch, "server_error", "The server did not answer this line in several tries.")
+        if content is None:
+            return self.refused(batch, "server_error", "The answer is not JSON.")
+        if isinstance(content, dict) and type(content.get("created")) is int:
+            content = {**content, "created": batch.created_at}
+        response = {"status_code": status, "request_id": self.request_id(batch), "body": content}
+        return (OUTPUT if status == OK else ERROR) + self._output(batch, response, None)
 
-    number: int
-    offset: int
-    first: int
-    requests: int
+    def refused(self, batch: Batch, code: str, message: str) -> bytes:
+        """Return the output line for a line without an answer, preceded by ERROR."""
+        return ERROR + self._output(batch, None, {"code": code, "message": message})
+
+    def _output(self, batch: Batch, response: Any, error: Any) -> bytes:
+        values = {"id": self.request_id(batch), "custom_id": self.custom_id, "response": response, "error": error}
+        return dumped(values) + b"\n"
 
 
 def is_endpoint(path: str) -> bool:
@@ -113,74 +131,64 @@ def _object(text: bytes) -> dict[str, Any]:
     return values
 
 
-def cut(path: Path, endpoint: str, settings: ApiSettings) -> tuple[list[Chunk], list[dict[str, Any]]]:
+def cut(path: Path, endpoint: str, settings: ApiSettings) -> tuple[list[PlannedChunk], list[dict[str, Any]]]:
     """Return the chunks of the file at `path`, and the batch's `errors`. If there are errors, the batch fails.
 
     Reading stops after MOST_ERRORS errors, at a line that is too large, and when there are too many lines.
     """
-    chunks: list[Chunk] = []
+    chunks: list[PlannedChunk] = []
     errors: list[dict[str, Any]] = []
     ids: set[str] = set()
-    waiting: list[tuple[int, int]] = []  # (offset, number) of each line of the next chunk
+    line, digest = 1, hashlib.sha256()  # of the next chunk
+
+    def end_chunk() -> None:
+        first, start = CHUNK * len(chunks) + 1, chunks[-1].extent.end if chunks else 0
+        extent = Chunk(first, len(ids) - first + 1, line, start, file.tell(), digest.hexdigest())
+        chunks.append(PlannedChunk(len(chunks), 0, first, extent))
+
     with storage(path), open_file(path) as file:
-        for number, offset, text in _texts(file, settings.line):
+        for number, text in enumerate(iter(lambda: file.readline(settings.line + 2), b""), 1):
+            digest.update(text)
             try:
-                if len(text) > settings.line:
-                    raise LineError("line_too_large", f"The line is larger than {settings.line} bytes.")
-                line = parse_line(text, number, endpoint)
-                if line.custom_id in ids:
-                    raise LineError("duplicate_custom_id", "Another line has this custom_id.", "custom_id")
+                ids |= _new_id(text.rstrip(b"\r\n"), number, endpoint, settings, ids)
             except LineError as error:
-                errors.append(error.api_error(number))
-                if len(errors) >= MOST_ERRORS or error.code == "line_too_large":
+                errors.append(error.api_error(None if error.code == "too_many_requests" else number))
+                if len(errors) >= MOST_ERRORS or error.code in ("line_too_large", "too_many_requests"):
                     break
-                continue
-            ids.add(line.custom_id)
-            if len(ids) > settings.lines:
-                message = f"The file has more than {settings.lines} requests. Send them as several batches."
-                errors.append(LineError("too_many_requests", message).api_error(None))
+            if len(ids) == CHUNK * (len(chunks) + 1):
+                end_chunk()
+                line, digest = number + 1, hashlib.sha256()
+            if not text.endswith(b"\n"):
                 break
-            waiting.append((offset, number))
-            if len(waiting) == CHUNK:
-                chunks.append(Chunk(len(chunks), *waiting[0], len(waiting)))
-                waiting = []
-    if waiting:
-        chunks.append(Chunk(len(chunks), *waiting[0], len(waiting)))
+        if len(ids) > CHUNK * len(chunks):
+            end_chunk()
     if not errors and not chunks:
-        errors.append(LineError("empty_file", "The file has no requests. Write one into each line.").api_error(None))
+        errors.append(LineError("empty_file", "The file has no requests. Write one into each line.").api_error())
     return chunks, errors
 
 
-def read_chunk(path: Path, chunk: Chunk, endpoint: str, settings: ApiSettings) -> list[Line]:
-    """Return the requests of a chunk of the file at `path`, which `cut` has checked."""
-    lines: list[Line] = []
+def _new_id(text: bytes, number: int, endpoint: str, settings: ApiSettings, ids: Set[str]) -> set[str]:
+    """Return the custom_id of a line, unless it is blank. `ids` are those of the lines before. Raises LineError."""
+    if not text.strip():
+        return set()
+    if len(text) > settings.line:
+        raise LineError("line_too_large", f"The line is larger than {settings.line} bytes.")
+    custom_id = parse_line(text, number, endpoint).custom_id
+    if custom_id in ids:
+        raise LineError("duplicate_custom_id", "Another line has this custom_id.", "custom_id")
+    if len(ids) == settings.lines:
+        message = f"The file has more than {settings.lines} requests. Send them as several batches."
+        raise LineError("too_many_requests", message)
+    return {custom_id}
+
+
+def read_chunk(path: Path, chunk: PlannedChunk, endpoint: str) -> list[Line]:
+    """Return the requests of a chunk of the file at `path`, which `cut` has checked. Raises InputChanged."""
+    extent = chunk.extent
     with storage(path), open_file(path) as file:
-        file.seek(chunk.offset)
-        for number, _, text in _texts(file, settings.line, chunk.first):
-            lines.append(parse_line(text, number, endpoint))
-            if len(lines) == chunk.requests:
-                break
-    return lines
-
-
-def _texts(file: BinaryIO, most: int, number: int = 1) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number, offset, text) of each line that is not blank.
-
-    Cut a line longer than `most` bytes, and end there.
-    """
-    offset = file.tell()
-    while text := file.readline(most + 2):
-        if text.strip():
-            yield number, offset, text.rstrip(b"\r\n")
-        offset += len(text)
-        number += 1
-        if not text.endswith(b"\n"):
-            return
-
-
-def with_date(content: Any, created: int) -> Any:
-    """Return `content` with the batch's creation time, so that a recomputed answer has the same bytes."""
-    with suppress(AttributeError):
-        if type(content.get("created")) is int:
-            return {**content, "created": created}
-    return content
+        file.seek(extent.start)
+        content = file.read(extent.end - extent.start)
+    if hashlib.sha256(content).hexdigest() != extent.sha256:
+        raise input_changed(path.name)
+    texts = enumerate(content.split(b"\n"), extent.line)
+    return [parse_line(text.rstrip(b"\r"), number, endpoint) for number, text in texts if text.strip()]

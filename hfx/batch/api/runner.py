@@ -15,16 +15,15 @@ import json
 import math
 import time
 import traceback
-from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing, suppress
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from hfx.batch.api.answers import ERROR, OK, OUTPUT, answer_json, answer_line, output_line
-from hfx.batch.api.lines import Chunk, Line, LineError, cut, read_chunk
+from hfx.batch.api.lines import ERROR, OK, OUTPUT, Line, LineError, cut, read_chunk
 from hfx.batch.api.progress import PAUSE_SECONDS, Busy, Progress, Stopped, TurnOver
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import (
@@ -40,10 +39,10 @@ from hfx.batch.api.store import (
     Store,
     StoredFile,
     no_room,
-    sync,
 )
-from hfx.batch.folder import new_file, new_part, open_part
-from hfx.errors import HfxError, StorageFull
+from hfx.batch.folder import Folder, new_file, new_part, open_part
+from hfx.batch.plan import Plan, PlannedChunk, read_plan, write_plan
+from hfx.errors import HfxError, JobError, StorageFull
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
 from hfx.front.response import log_line
@@ -55,14 +54,15 @@ TURN_SECONDS = 5.0  # after this time, a chunk begins no further line while othe
 MESSAGE_LENGTH = 500
 NOTICE_SECONDS = 1.0  # within this time, `hfx serve` notices a dead process, and /health reports it
 HEALTH_SECONDS = 60.0  # the longest wait for a healthy server; after it, the line is sent anyway
-AHEAD = 2  # times `parallel`: lines in progress, or answered and in memory until all earlier lines are answered
 REQUEST_SECONDS = 600.0
 SPACE_SECONDS = 5.0  # between two tries to write to a full disk
+ANSWER_BYTES = 64 << 20
 ENDING = ".jsonl"
 UNANSWERED = {
     EXPIRED: "This line was not answered within the completion window.",
     CANCELLED: "The batch was cancelled before this line was answered.",
 }
+ENDS = {CANCELLING: CANCELLED, FINALIZING: COMPLETED}  # the last status after a status
 
 
 class Runner:
@@ -102,11 +102,6 @@ class Runner:
         self._last[label] = batch.order
         return batch
 
-    def _others_wait(self, batch: Batch) -> bool:
-        """Return whether another label has a batch that is due."""
-        others = (each for each in self._store.batches.values() if each.owner != batch.owner and not each.is_finished)
-        return any(self._due(each) <= time.monotonic() for each in others)
-
     async def _advance(self, identity: str) -> None:
         """Do one step of a batch. A step that fails because of the disk is tried again; other errors end the batch."""
         try:
@@ -125,146 +120,125 @@ class Runner:
 
     async def _wait_for_disk(self, identity: str, code: str, message: str) -> None:
         error = LineError(code, f"{message} The batch goes on when it can.")
-        self._store.change_in_memory(self._store.batches[identity], errors=[error.api_error(None)])
+        self._store.change_in_memory(self._store.batches[identity], errors=[error.api_error()])
         await asyncio.sleep(SPACE_SECONDS)
 
     async def _fail(self, identity: str, message: str) -> None:
-        errors = [LineError("server_error", message).api_error(None)]
+        errors = [LineError("server_error", message).api_error()]
         with suppress(HfxError):
             self._store.change(self._store.batches[identity], FAILED, errors=errors)
         await asyncio.sleep(PAUSE_SECONDS)
 
     async def _step(self, batch: Batch) -> None:
         if batch.id not in self._progress:
-            batch = await self._plan(batch)
+            batch = await self._begin(batch)
+        is_over = batch.status == IN_PROGRESS and time.time() >= batch.expires_at
         if batch.status == VALIDATING:
             self._store.change(batch, IN_PROGRESS)
-        elif batch.status == CANCELLING:
-            await self._publish(batch, CANCELLED)
-        elif batch.status == FINALIZING:
-            await self._publish(batch, COMPLETED)
-        elif batch.status == IN_PROGRESS and self._is_over(batch):
-            await self._publish(batch, EXPIRED)
+        elif batch.status in ENDS or is_over:
+            await self._publish(batch, self._progress[batch.id], ENDS.get(batch.status, EXPIRED))
         elif batch.status == IN_PROGRESS and self._progress[batch.id].missing:
             await self._score(batch, self._progress[batch.id])
         elif batch.status == IN_PROGRESS:
             self._store.change(batch, FINALIZING)
 
-    async def _plan(self, batch: Batch) -> Batch:
-        """Cut the input into chunks, and count the answers that an earlier process has written."""
-        path = self._store.content(batch.input_file_id)
-        chunks, errors = await asyncio.to_thread(cut, path, batch.endpoint, self._settings)
+    async def _begin(self, batch: Batch) -> Batch:
+        """Read the plan of a batch, or make it, and count the answers that an earlier process has written."""
+        chunks, errors = await asyncio.to_thread(self._planned, batch)
         batch = self._store.batches[batch.id]  # it may have changed meanwhile
         if errors:
             return self._store.change(batch, FAILED, errors=errors)
-        done, completed, failed = await asyncio.to_thread(self._count, batch)
-        self._progress[batch.id] = Progress(chunks, [chunk for chunk in chunks if chunk.number not in done])
+        plan = Plan(self._store.parts(batch), chunks)
+        completed, failed = await asyncio.to_thread(_count, plan.folder)
+        self._progress[batch.id] = Progress(plan, plan.missing())
         batch = self._store.batches[batch.id]
-        return self._store.change(
-            batch, completed=completed, failed=failed, total=sum(chunk.requests for chunk in chunks)
-        )
+        return self._store.change(batch, completed=completed, failed=failed, total=plan.rows)
 
-    def _count(self, batch: Batch) -> tuple[set[int], int, int]:
-        """Return the numbers of the existing parts, and how many answers and errors they hold. Delete damaged parts."""
-        folder, done = self._store.parts(batch), set()
-        completed = failed = 0
-        for number in sorted(folder.done()):
-            try:
-                lines = self._part(batch, number)
-            except ValueError:
-                folder.part(number, ENDING).unlink()
-                continue
-            done.add(number)
-            answered = sum(line.startswith(OUTPUT) for line in lines)
-            completed, failed = completed + answered, failed + len(lines) - answered
-        return done, completed, failed
+    def _planned(self, batch: Batch) -> tuple[Sequence[PlannedChunk], Sequence[Any]]:
+        """Return the chunks of a batch, or its errors."""
+        folder = self._store.parts(batch)
+        with suppress(JobError):  # the file is not cut yet, or earlier versions have not written the plan
+            return read_plan(folder), ()
+        chunks, errors = cut(self._store.content(batch.input_file_id), batch.endpoint, self._settings)
+        return chunks if errors else write_plan(folder, chunks), errors
 
     # Lines
 
     async def _score(self, batch: Batch, progress: Progress) -> None:
-        """Obtain the answers to the lines of the next chunk, and write them as a part."""
-        path, chunk = self._store.content(batch.input_file_id), progress.missing[0]
-        lines = await asyncio.to_thread(read_chunk, path, chunk, batch.endpoint, self._settings)
-        size = completed = 0
+        """Obtain the answers to the lines of the next chunk, and write them as a part, unless the turn ends before."""
+        chunk = progress.missing[0]
+        lines = await asyncio.to_thread(self._lines, batch, chunk)
         try:
-            with new_part(self._store.parts(batch).part(chunk.number, ENDING)) as file:
-                async with aclosing(self._answers(batch, progress, lines)) as answers:
-                    async for answer in answers:
-                        self._store.reserve(len(answer))
-                        size, completed = size + len(answer), completed + answer.startswith(OUTPUT)
-                        file.write(answer)
-                await asyncio.to_thread(sync, file)
-        except BaseException as error:
-            self._store.reserve(-size)
-            if isinstance(error, TurnOver):
-                self._interrupt(batch, progress, error)
-            elif not isinstance(error, Stopped):
-                raise
+            await self._answer(batch, progress, lines)
+        except (Stopped, TurnOver) as over:
+            if isinstance(over, Busy):
+                self._pause(batch, progress, over)
             return
-        progress.finish(chunk)
+        size = sum(size for _, size in progress.places.values())
+        self._store.reserve(size)
+        try:
+            part = progress.plan.folder.part(chunk.number, ENDING)
+            completed = await asyncio.to_thread(_write_part, part, progress.kept())
+        except BaseException:
+            self._store.reserve(-size)
+            raise
+        progress.finish()
         batch = self._store.batches[batch.id]
         failed = batch.failed + len(lines) - completed
         self._store.change_in_memory(batch, completed=batch.completed + completed, failed=failed, errors=())
 
-    def _interrupt(self, batch: Batch, progress: Progress, over: TurnOver) -> None:
-        """Record the end of a turn. If the server has been busy for long, report that until the chunk is done."""
-        if not isinstance(over, Busy):
-            return
-        progress.pause(over.pause)
+    def _lines(self, batch: Batch, chunk: PlannedChunk) -> list[Line]:
+        return read_chunk(self._store.content(batch.input_file_id), chunk, batch.endpoint)
+
+    def _pause(self, batch: Batch, progress: Progress, busy: Busy) -> None:
+        """Record that the server is busy. If it has been busy for long, report that until the chunk is done."""
+        progress.pause(busy.pause)
         if time.monotonic() - progress.since > BUSY_SECONDS:
-            message = f"The server does not take the line at present, and it is sent again. {over.reason}"
-            errors = [LineError("server_busy", message).api_error(over.line.number)]
+            message = f"The server does not take the line at present, and it is sent again. {busy.reason}"
+            errors = [LineError("server_busy", message).api_error(busy.line.number)]
             self._store.change_in_memory(self._store.batches[batch.id], errors=errors)
 
-    async def _answers(self, batch: Batch, progress: Progress, lines: Sequence[Line]) -> AsyncGenerator[bytes, None]:
-        """Yield the output lines for `lines`, in order. At most AHEAD x `parallel` of the lines are in progress.
+    async def _answer(self, batch: Batch, progress: Progress, lines: Sequence[Line]) -> None:
+        """Add the answers to `lines` to those of `progress`.
 
-        Raises TurnOver.
+        All lines are sent once, up to `parallel` at a time. Then the lines without a 200 are sent again, one by one.
+        Raises Stopped, and TurnOver after answers that are kept.
         """
         began = time.monotonic()
-        waiting = iter([line for line in lines if line.number not in progress.answers])
-        tasks: deque[tuple[Line, asyncio.Task[tuple[int, bytes]]]] = deque()
-        try:
-            for line in lines:
-                if line.number in progress.answers:
-                    yield progress.answers[line.number]
-                    continue
-                is_late = time.monotonic() - began > TURN_SECONDS
-                is_over = is_late and not progress.is_full and self._others_wait(batch)
-                if is_over and not tasks:
-                    raise TurnOver
-                ahead = islice(waiting, 0 if is_over else AHEAD * self._settings.parallel - len(tasks))
-                tasks.extend((later, asyncio.create_task(self._first_try(batch, progress, later))) for later in ahead)
-                status, answer = await tasks.popleft()[1]
-                if status != OK:
-                    if tasks:
-                        await asyncio.wait([task for _, task in tasks])
-                    answer = await self._retry_alone(batch, progress, line, status)
-                progress.keep(line.number, answer)
-                yield answer
-        except Busy:
-            await _settle(progress, tasks)
-            raise
-        finally:
-            for _, task in tasks:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in tasks), return_exceptions=True)
+        statuses: dict[int, int] = {}
+        ended: list[Exception] = []
 
-    async def _first_try(self, batch: Batch, progress: Progress, line: Line) -> tuple[int, bytes]:
-        """Send a line for the first time, and return the status of the answer and the output line for it.
+        def is_over() -> bool:
+            now, batches = time.monotonic(), self._store.batches.values()
+            others = (each for each in batches if each.owner != batch.owner and not each.is_finished)
+            return bool(ended) or (now - began > TURN_SECONDS and any(self._due(other) <= now for other in others))
 
-        A line whose answer in an earlier turn was not a 200 is not sent: its status is 0.
-        """
-        if line.number in progress.tries:
-            return 0, b""
-        async with self._free:
-            status, content = await self._send(batch, line)
-        return status, answer_line(batch, line, status, content)
+        async def first_try(line: Line) -> None:
+            async with self._free:
+                if is_over():
+                    return
+                try:
+                    status, content = await self._send(batch, line)
+                    if status == OK:
+                        progress.keep(line.number, line.answered(batch, status, content))
+                    else:
+                        statuses[line.number], progress.tries[line.number] = status, 0
+                except Exception as error:
+                    ended.append(error)
+
+        tried = {*progress.places, *progress.tries}
+        await asyncio.gather(*(first_try(line) for line in lines if line.number not in tried))
+        if ended:
+            raise ended[0]
+        for line in (line for line in lines if line.number not in progress.places):
+            if is_over() or line.number not in progress.tries:
+                raise TurnOver
+            answer = await self._retry_alone(batch, progress, line, statuses.get(line.number, 0))
+            progress.keep(line.number, answer)
 
     async def _retry_alone(self, batch: Batch, progress: Progress, line: Line, status: int) -> bytes:
         """Send a line again while no other line is in progress. The `status` of its first answer was not 200."""
         content = None
-        progress.tries.setdefault(line.number, 0)
         while progress.tries[line.number] < MOST_TRIES:
             if not 0 < status < 500:  # a process of the server may have died
                 await asyncio.sleep(NOTICE_SECONDS)
@@ -273,15 +247,14 @@ class Runner:
             progress.tries[line.number] += 1
             if 0 < status < 500:
                 break
-        return answer_line(batch, line, status, content)
+        return line.answered(batch, status, content)
 
     async def _send(self, batch: Batch, line: Line) -> tuple[int, Any]:
         """Send a line, and return the status and the JSON of its answer. The status 0 means that the connection broke.
 
         Raises Busy if the server does not accept the line, and Stopped if the batch is cancelled or expires.
         """
-        if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
-            raise Stopped
+        self._check(batch)
         headers = {"content-type": "application/json", "x-request-id": line.request_id(batch)}
         headers[LABEL_HEADER.decode()] = batch.owner
         body = dumped(line.content(batch))
@@ -303,81 +276,101 @@ class Runner:
         """Wait until the server reports that it is healthy, for at most HEALTH_SECONDS. Raises Stopped."""
         deadline = time.monotonic() + HEALTH_SECONDS
         while time.monotonic() < deadline:
-            if self._is_over(batch) or self._store.batches[batch.id].status != IN_PROGRESS:
-                raise Stopped
+            self._check(batch)
             with suppress(httpx.TransportError):
                 if (await self._client.get("/health")).status_code == OK:
                     return
             await asyncio.sleep(PAUSE_SECONDS)
 
-    @staticmethod
-    def _is_over(batch: Batch) -> bool:
-        return time.time() >= batch.expires_at
+    def _check(self, batch: Batch) -> None:
+        if time.time() >= batch.expires_at or self._store.batches[batch.id].status != IN_PROGRESS:
+            raise Stopped
 
     # Files
 
-    async def _publish(self, batch: Batch, status: str) -> None:
+    async def _publish(self, batch: Batch, progress: Progress, status: str) -> None:
         """Write the output and error files of a batch, and then its final `status`."""
-        size = sum(path.stat().st_size for path in self._store.parts(batch).parts.glob(f"[!.]*{ENDING}"))
+        size = sum(path.stat().st_size for path in progress.plan.folder.parts.glob(f"[!.]*{ENDING}"))
         self._store.reserve(size)
         try:
-            changes = await asyncio.to_thread(self._join, batch, status)
+            changes = await asyncio.to_thread(self._join, batch, progress, status)
         finally:
             self._store.reserve(-size)
-        for name, kind in (("output_file_id", "output"), ("error_file_id", "error")):
-            identity = _file_id(batch, kind)
-            path = self._store.content(identity)
-            if not path.exists():
-                continue
-            length = path.stat().st_size
-            filename = f"{batch.id}_{kind}{ENDING}"
-            file = StoredFile(identity, batch.owner, filename, "batch_output", length, time.time_ns())
-            self._store.add_file(file, length)
-            changes[name] = identity
+        for kind in ("output", "error"):
+            path = self._store.content(identity := _file_id(batch, kind))
+            if path.exists():
+                filename, length = f"{batch.id}_{kind}{ENDING}", path.stat().st_size
+                file = StoredFile(identity, batch.owner, filename, "batch_output", length, time.time_ns())
+                self._store.add_file(file, length)
+                changes[f"{kind}_file_id"] = identity
         self._progress.pop(batch.id, None)
         self._store.change(self._store.batches[batch.id], status, errors=(), **changes)
 
-    def _join(self, batch: Batch, status: str) -> dict[str, Any]:
+    def _join(self, batch: Batch, progress: Progress, status: str) -> dict[str, Any]:
         """Join the parts, in order, into the output file and the error file. Delete a file that is empty.
 
-        Returns the numbers of answers and errors, as changes for the batch's record.
+        Lines without an answer become errors. Returns the numbers of answers and errors, as changes for the batch's
+        record. Raises ValueError for a damaged part.
         """
-        targets = {kind: self._store.content(_file_id(batch, kind)) for kind in ("output", "error")}
-        missing = {chunk.number for chunk in self._progress[batch.id].missing}
-        with new_file(targets["output"]) as output, new_file(targets["error"]) as errors:
-            counts = {OUTPUT: 0, ERROR: 0}
-            for chunk in self._progress[batch.id].chunks:
-                is_missing = chunk.number in missing
-                lines = self._unanswered(batch, chunk, status) if is_missing else self._part(batch, chunk.number)
-                for line in lines:
-                    counts[line[:1]] += 1
-                    (output if line.startswith(OUTPUT) else errors).write(line[1:])
-        for path in targets.values():
+        targets = [self._store.content(_file_id(batch, kind)) for kind in ("output", "error")]
+        missing = {chunk.number for chunk in progress.missing}
+        unanswered = f"batch_{status}", UNANSWERED.get(status, "")
+        counts = Counter[bytes]()
+        with new_file(targets[0]) as output, new_file(targets[1]) as errors:
+            for chunk in progress.plan.chunks:
+                if chunk.number in missing:
+                    answers = [line.refused(batch, *unanswered) for line in self._lines(batch, chunk)]
+                else:
+                    answers = _part_lines(progress.plan.folder, chunk.number)
+                for answer in answers:
+                    counts[answer[:1]] += 1
+                    (output if answer.startswith(OUTPUT) else errors).write(answer[1:])
+        for path in targets:
             if not path.stat().st_size:
                 path.unlink()
         return {"completed": counts[OUTPUT], "failed": counts[ERROR]}
 
-    def _part(self, batch: Batch, number: int) -> list[bytes]:
-        """The lines of a part. Raises ValueError for a damaged part."""
-        with open_part(self._store.parts(batch).part(number, ENDING)) as file:
-            return file.readlines()
 
-    def _unanswered(self, batch: Batch, chunk: Chunk, status: str) -> list[bytes]:
-        """The error lines for a chunk that was not computed."""
-        path = self._store.content(batch.input_file_id)
-        error = {"code": f"batch_{status}", "message": UNANSWERED[status]}
-        lines = read_chunk(path, chunk, batch.endpoint, self._settings)
-        return [output_line(ERROR, batch, line, None, error) for line in lines]
+def _count(folder: Folder) -> tuple[int, int]:
+    """Return how many answers and errors the parts in `folder` have. Delete damaged parts."""
+    counts = Counter[bytes]()
+    for number in folder.done():
+        try:
+            counts.update(line[:1] for line in _part_lines(folder, number))
+        except ValueError:
+            folder.part(number, ENDING).unlink()
+    return counts[OUTPUT], counts[ERROR]
+
+
+def _part_lines(folder: Folder, number: int) -> list[bytes]:
+    """Return the lines of a part. Raises ValueError for a damaged part."""
+    with open_part(folder.part(number, ENDING)) as file:
+        return file.readlines()
+
+
+def _write_part(path: Path, answers: Iterable[bytes]) -> int:
+    """Write a part, and return how many of its lines go to the output file."""
+    completed = 0
+    with new_part(path) as file:
+        for answer in answers:
+            completed += answer.startswith(OUTPUT)
+            file.write(answer)
+    return completed
+
+
+async def answer_json(response: httpx.Response) -> Any:
+    """Return the JSON of an answer, or None if the answer is not JSON or is larger than ANSWER_BYTES."""
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > ANSWER_BYTES:
+            return None
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _file_id(batch: Batch, kind: str) -> str:
     """Return the id of the `kind` of file of a batch. The id is the same each time the file is written."""
     return f"file-{hashlib.sha256(f'{batch.id} {kind}'.encode()).hexdigest()[:24]}"
-
-
-async def _settle(progress: Progress, tasks: Iterable[tuple[Line, asyncio.Task[tuple[int, bytes]]]]) -> None:
-    """Wait for the lines in progress, and keep their answers with the status 200. Exceptions stay in their tasks."""
-    for line, task in tasks:
-        await asyncio.wait([task])
-        if task.exception() is None and task.result()[0] == OK:
-            progress.keep(line.number, task.result()[1])

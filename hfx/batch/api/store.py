@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hfx.batch.folder import PARTS, TEMPORARY, Folder, storage, write_file
+from hfx.batch.folder import PLAN, TEMPORARY, Folder, storage, write_file
 from hfx.errors import HfxError, StorageFull
 from hfx.front.response import log_line
 
@@ -195,7 +195,7 @@ class Store:
     def _delete_parts(self, batch: Batch) -> None:
         parts = self.parts(batch).parts
         size = sum(path.stat().st_size for path in parts.glob("[!.]*")) if parts.is_dir() else 0
-        shutil.rmtree(parts, ignore_errors=True)
+        _delete_work(self.parts(batch))
         self.reserve(-size)
 
     def _clear(self) -> None:
@@ -207,7 +207,7 @@ class Store:
                 path.unlink(missing_ok=True)
         for batch in self.batches.values():
             if batch.is_finished:
-                shutil.rmtree(self.parts(batch).path / PARTS, ignore_errors=True)
+                _delete_work(self.parts(batch))
 
 
 def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
@@ -225,6 +225,13 @@ def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
 
 def _write(path: Path, record: StoredFile | Batch) -> None:
     write_file(path, lambda file: file.write(json.dumps(asdict(record)).encode()))
+
+
+def _delete_work(folder: Folder) -> None:
+    """Delete the plan and the parts of a batch."""
+    shutil.rmtree(folder.parts, ignore_errors=True)
+    with suppress(OSError):
+        (folder.path / PLAN).unlink(missing_ok=True)
 
 
 def no_room(full: StorageFull) -> tuple[str, str]:

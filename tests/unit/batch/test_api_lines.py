@@ -93,7 +93,7 @@ def test_chunks_have_each_line_once_whatever_stands_between_them(end: bytes, tmp
     (tmp_path / "in.jsonl").write_bytes(blank + (blank + end).join(texts))
     settings = settings_of(tmp_path)
     chunks, errors = cut(tmp_path / "in.jsonl", COMPLETIONS, settings)
-    lines = [each for chunk in chunks for each in read_chunk(tmp_path / "in.jsonl", chunk, COMPLETIONS, settings)]
+    lines = [each for chunk in chunks for each in read_chunk(tmp_path / "in.jsonl", chunk, COMPLETIONS)]
     assert errors == [] and [chunk.number for chunk in chunks] == [0, 1, 2]
     assert [each.custom_id for each in lines] == [each.body["prompt"] for each in lines] == ids
     assert [each.number for each in lines] == [3 + 3 * place for place in range(len(ids))]

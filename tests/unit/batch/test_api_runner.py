@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hfx.batch.api import answers, progress, runner
+from hfx.batch.api import progress, runner
 from hfx.batch.api.lines import CHUNK
 from hfx.batch.api.store import CANCELLED, CANCELLING, COMPLETED, EXPIRED, IN_PROGRESS, Batch, Store
 from hfx.front.keys import LABEL_HEADER
@@ -131,7 +131,7 @@ def test_parallel_lines_are_bounded_and_a_failed_line_is_retried_alone(tmp_path:
 def test_an_answer_that_is_no_json_or_too_large_is_an_error(
     body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "ANSWER_BYTES", 3000)
+    monkeypatch.setattr(runner, "ANSWER_BYTES", 3000)
 
     async def odd(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if line_of(scope) == 7:
@@ -327,19 +327,22 @@ def test_a_chunk_of_slow_lines_gives_its_turn_back(tmp_path: Path, monkeypatch: 
     assert len(seen) == 2 * LINES
 
 
-def test_a_chunk_of_slow_lines_with_large_answers_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that can't be kept would be computed again in each turn."""
+def test_answers_that_are_too_large_for_the_memory_are_kept_between_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runner, "TURN_SECONDS", 0.02)
     monkeypatch.setattr(progress, "MOST_ANSWERS", 1000)
-    store, _, _ = two_labels(tmp_path)
+    store, *batches = two_labels(tmp_path)
+    seen: Counter[bytes] = Counter()
 
     async def slow(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        seen[dict(scope["headers"])[b"x-request-id"]] += 1
         await asyncio.sleep(0.02)
         await echo(scope, receive, send)
 
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await work(settings_of(tmp_path), store, slow)
-
-    asyncio.run(bounded())
+    asyncio.run(work(settings_of(tmp_path), store, slow))
     assert {batch.status for batch in store.batches.values()} == {COMPLETED}
+    assert len(seen) == 2 * LINES and set(seen.values()) == {1}
+    for batch in batches:
+        rows = parsed(store.content(str(store.batches[batch.id].output_file_id)).read_bytes())
+        assert [row["custom_id"] for row in rows] == [f"row-{number}" for number in range(LINES)]
