@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from hfx.errors import JobCancelled, JobError, StorageFull
 from hfx.repository.staging import flush
@@ -26,9 +26,10 @@ from hfx.repository.staging import flush
 JOB, PLAN, PARTS, LOG = "job.json", "plan.jsonl", "parts", "log.jsonl"
 LOCK, SUMMARY, CANCEL = "lock", "summary.json", "cancelled"
 TEMPORARY, SPOOLED = ".writing-", "input."  # name prefixes of a file being written, and of the copy of standard input
-PART = re.compile(r"([0-9]{6,18})\.[a-z]+")
+PART = re.compile(r"([0-9]{6,18})\.([a-z]+|[0-9]+)")
 WRITER = re.compile(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-([0-9]{{1,9}})-")
 DAY = 86_400.0
+State = Literal["Running", "Completed", "Failed", "Cancelled", "Paused"]  # Azure ML's names
 GLANCE_SECONDS = 0.2  # `is_locked` in another process may hold the lock for this time
 # Errors of flock(2) on storage without locks: DBFS and other FUSE, Lustre without `-o flock`, NFS without lockd. NFSv4
 # gives EBADF for an exclusive lock of a read-only file.
@@ -52,19 +53,32 @@ class Folder:
         return self.path / SUMMARY
 
     def part(self, number: int, ending: str) -> Path:
-        """The path of the part of chunk `number`, which exists once its rows are on the disk."""
+        """Return the path of the part of chunk `number`, which exists once its rows are on the disk."""
         return self.parts / f"{number:06d}{ending}"
 
     def done(self) -> set[int]:
-        """The numbers of the chunks whose parts exist. Raises JobError."""
+        """Return the numbers of the chunks whose parts exist. Raises JobError."""
+        return set(self.endings())
+
+    def endings(self) -> dict[int, str]:
+        """Return the number of the chunk and the ending, without its point, of each part. Raises JobError."""
         with storage(self.path):
             names = [path.name for path in self.parts.iterdir()] if self.parts.is_dir() else []
-        return {int(match[1]) for match in map(PART.fullmatch, names) if match}
+        return {int(match[1]): match[2] for match in map(PART.fullmatch, names) if match}
 
     @property
     def is_cancelled(self) -> bool:
         """Whether `hfx batch cancel` has been called, and `hfx batch resume` has not been called since."""
         return (self.path / CANCEL).exists()
+
+    def state(self, ended: Callable[[], State | None]) -> State:
+        """Return the state of the job. `ended` says how the job has ended, and is called if it is not running.
+
+        Paused means that chunks are missing and nothing runs, perhaps because the machine has stopped. Raises JobError.
+        """
+        if self.is_locked:
+            return "Running"
+        return ended() or ("Cancelled" if self.is_cancelled else "Paused")
 
     def check_cancelled(self) -> None:
         """Raise JobCancelled if the job is cancelled."""
@@ -281,27 +295,21 @@ def write_sum(part: Path, sha256: str) -> None:
     write_file(_sum_of(part), lambda file: file.write(f"{sha256}  {part.name}\n".encode()))
 
 
-def check_sum(part: Path, file: io.BufferedReader) -> None:
-    """Raise ValueError if a part, open as `file`, does not match its SHA-256.
-
-    Parts of earlier versions have no SHA-256.
-    """
-    path = _sum_of(part)
-    if path.exists():
-        with storage(path), open_file(path) as sums:
-            expected = sums.read(64)
-        if hashlib.file_digest(file, "sha256").hexdigest().encode() != expected:
-            raise ValueError(f"its SHA-256 is not the one in {path.name}")
-        file.seek(0)
-
-
 @contextmanager
 def open_part(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a part for reading, after a check of its SHA-256. Raises JobError, and ValueError for another sum."""
+    """Open a part for reading, after a check of its SHA-256. Parts of earlier versions have no SHA-256.
+
+    Raises JobError, and ValueError if the SHA-256 is another.
+    """
     with storage(path):
         file = open_file(path)
     with file:
-        check_sum(path, file)
+        if (sums := _sum_of(path)).exists():
+            with storage(sums), open_file(sums) as expected:
+                is_same = hashlib.file_digest(file, "sha256").hexdigest().encode() == expected.read(64)
+            if not is_same:
+                raise ValueError(f"its SHA-256 is not the one in {sums.name}")
+            file.seek(0)
         yield file
 
 

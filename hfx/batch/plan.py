@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from hfx.batch.folder import PLAN, Folder, new_file, open_file, storage
 from hfx.batch.job import Job, read_job
@@ -44,34 +44,48 @@ def count_rows(chunks: Iterable[PlannedChunk]) -> int:
     return sum(chunk.extent.rows for chunk in chunks)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The chunks of a job, and the folder in which each chunk has a part once it is done."""
-
-    folder: Folder
-    chunks: Sequence[PlannedChunk]
+class Numbered(Protocol):
+    """A chunk of a job, of rows, requests or files. Chunks are numbered from 0."""
 
     @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return count_rows(self.chunks)
+    def number(self) -> int:
+        """The number of the chunk, which is also the name of its part."""
 
-    def share(self, shard: Shard | None = None) -> Sequence[PlannedChunk]:
+
+NumberedChunk = TypeVar("NumberedChunk", bound=Numbered)
+
+
+@dataclass(frozen=True)
+class Plan(Generic[NumberedChunk]):
+    """The chunks of a job, and the folder in which each chunk has a part once it is done.
+
+    All jobs are planned so: those of `hfx batch`, the batches of OpenAI's API, and Azure's jobs of scoring scripts.
+    """
+
+    folder: Folder
+    chunks: Sequence[NumberedChunk]
+
+    def share(self, shard: Shard | None = None) -> Sequence[NumberedChunk]:
         """Return the chunks of `shard`, or all of them."""
         mine = shard.chunks(len(self.chunks)) if shard else range(len(self.chunks))
         return self.chunks[mine.start : mine.stop]
 
-    def missing(self, shard: Shard | None = None) -> list[PlannedChunk]:
+    def missing(self, shard: Shard | None = None) -> list[NumberedChunk]:
         """Return the chunks of `shard`, or of the whole job, that have no part."""
         done = self.folder.done()
         return [chunk for chunk in self.share(shard) if chunk.number not in done]
 
 
 @dataclass(frozen=True)
-class PlannedJob(Plan):
+class PlannedJob(Plan[PlannedChunk]):
     """A job of `hfx batch` with its plan."""
 
     job: Job
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return count_rows(self.chunks)
 
     @classmethod
     def read(cls, folder: Folder) -> Self:

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from hfx.batch.folder import JOB, Folder
+from hfx.batch.folder import JOB, Folder, State
 from hfx.batch.job import Job, JobModel, differences, this_machine
 from hfx.batch.options import RunOptions, Threshold
 from hfx.batch.plan import PlannedJob, Shard, check_inputs, count_rows
@@ -112,13 +112,12 @@ def check_machine(job: Job, options: RunOptions) -> None:
 class Status:
     """The state of a job. `rows_per_second` and `eta` (seconds) are None unless it runs and has finished a chunk.
 
-    The states have Azure ML's names: Running, Completed, Failed, Cancelled, and Paused (chunks are missing, and nothing
-    runs). `errors` counts the error rows in the log by kind.
+    `errors` counts the error rows in the log by kind. A job whose files are damaged is Unreadable.
     """
 
     folder: str
     model: str
-    state: str
+    state: State | Literal["Unreadable"]
     rows: int
     done: int
     errors: Mapping[str, int]
@@ -131,26 +130,12 @@ def status_of(folder: Folder) -> Status:
     planned = PlannedJob.read(folder)
     rows, missing = planned.rows, count_rows(planned.missing())
     events = list(folder.events())
-    state = _state(folder, events)
+    has_failed = bool(events) and events[-1]["event"] == "failed" and not folder.is_cancelled
+    state = "Completed" if folder.summary.exists() else folder.state(lambda: "Failed" if has_failed else None)
     rate = _rate(events) if state == "Running" else None
     eta = missing / rate if rate else None
     name = planned.job.model.name
     return Status(str(folder.path), name, state, rows, rows - missing, errors_of(events), rate, eta)
-
-
-def unreadable(folder: Folder) -> Status:
-    """Return the status for a job whose files are damaged."""
-    return Status(str(folder.path), "", "Unreadable", 0, 0, {})
-
-
-def _state(folder: Folder, events: list[dict[str, Any]]) -> str:
-    if folder.summary.exists():
-        return "Completed"
-    if folder.is_locked:
-        return "Running"
-    if folder.is_cancelled:
-        return "Cancelled"
-    return "Failed" if events and events[-1]["event"] == "failed" else "Paused"
 
 
 def errors_of(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The progress of a batch in this process, and the exceptions that end the turn of a batch."""
+"""The progress of a batch in this process, and the exceptions that end its turn."""
 
 from __future__ import annotations
 
@@ -19,12 +19,8 @@ LONGEST_PAUSE = 60.0  # even if Retry-After is longer
 MOST_ANSWERS = 64 << 20  # bytes of a chunk's answers in memory; if there are more, all of them are in a temporary file
 
 
-class Stopped(Exception):
-    """The batch was cancelled, or its completion window is over."""
-
-
 class TurnOver(Exception):
-    """The turn of a batch ends within a chunk, because other labels have batches."""
+    """The turn of a batch ends within a chunk: the batch is over, or other labels have batches."""
 
 
 class Busy(TurnOver):
@@ -46,7 +42,7 @@ class Progress:
     began at `since`.
     """
 
-    plan: Plan
+    plan: Plan[PlannedChunk]
     missing: list[PlannedChunk]
     answers: IO[bytes] = field(default_factory=lambda: SpooledTemporaryFile(MOST_ANSWERS))  # noqa: SIM115 - of a batch
     places: dict[int, tuple[int, int]] = field(default_factory=dict)

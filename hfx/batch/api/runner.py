@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from hfx.batch.api.lines import ERROR, OK, OUTPUT, Line, LineError, cut, read_chunk
-from hfx.batch.api.progress import PAUSE_SECONDS, Busy, Progress, Stopped, TurnOver
+from hfx.batch.api.progress import PAUSE_SECONDS, Busy, Progress, TurnOver
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import (
     CANCELLED,
@@ -41,7 +41,7 @@ from hfx.batch.api.store import (
     no_room,
 )
 from hfx.batch.folder import Folder, new_file, new_part, open_part
-from hfx.batch.plan import Plan, PlannedChunk, read_plan, write_plan
+from hfx.batch.plan import Plan, PlannedChunk, count_rows, read_plan, write_plan
 from hfx.errors import HfxError, JobError, StorageFull
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
@@ -88,7 +88,7 @@ class Runner:
                     await asyncio.wait_for(self._changed.wait(), None if wait == math.inf else max(wait, 0.0))
 
     def _due(self, batch: Batch) -> float:
-        """The time.monotonic() at which the batch continues; 0 for a batch that is not planned, or not in progress."""
+        """Return the time.monotonic() at which the batch continues; 0 if it is not planned, or not in progress."""
         progress = self._progress.get(batch.id)
         if progress is None or batch.status != IN_PROGRESS:
             return 0.0
@@ -152,7 +152,7 @@ class Runner:
         completed, failed = await asyncio.to_thread(_count, plan.folder)
         self._progress[batch.id] = Progress(plan, plan.missing())
         batch = self._store.batches[batch.id]
-        return self._store.change(batch, completed=completed, failed=failed, total=plan.rows)
+        return self._store.change(batch, completed=completed, failed=failed, total=count_rows(chunks))
 
     def _planned(self, batch: Batch) -> tuple[Sequence[PlannedChunk], Sequence[Any]]:
         """Return the chunks of a batch, or its errors."""
@@ -170,9 +170,10 @@ class Runner:
         lines = await asyncio.to_thread(self._lines, batch, chunk)
         try:
             await self._answer(batch, progress, lines)
-        except (Stopped, TurnOver) as over:
-            if isinstance(over, Busy):
-                self._pause(batch, progress, over)
+        except Busy as busy:
+            self._pause(batch, progress, busy)
+            return
+        except TurnOver:
             return
         size = sum(size for _, size in progress.places.values())
         self._store.reserve(size)
@@ -202,7 +203,7 @@ class Runner:
         """Add the answers to `lines` to those of `progress`.
 
         All lines are sent once, up to `parallel` at a time. Then the lines without a 200 are sent again, one by one.
-        Raises Stopped, and TurnOver after answers that are kept.
+        Raises TurnOver; the answers until then are kept.
         """
         began = time.monotonic()
         statuses: dict[int, int] = {}
@@ -252,7 +253,7 @@ class Runner:
     async def _send(self, batch: Batch, line: Line) -> tuple[int, Any]:
         """Send a line, and return the status and the JSON of its answer. The status 0 means that the connection broke.
 
-        Raises Busy if the server does not accept the line, and Stopped if the batch is cancelled or expires.
+        Raises Busy if the server does not accept the line, and TurnOver if the batch is cancelled or expires.
         """
         self._check(batch)
         headers = {"content-type": "application/json", "x-request-id": line.request_id(batch)}
@@ -273,7 +274,7 @@ class Runner:
         raise Busy(line, float(after) if after.isdigit() else 0.0, reason)
 
     async def _await_health(self, batch: Batch) -> None:
-        """Wait until the server reports that it is healthy, for at most HEALTH_SECONDS. Raises Stopped."""
+        """Wait until the server reports that it is healthy, for at most HEALTH_SECONDS. Raises TurnOver."""
         deadline = time.monotonic() + HEALTH_SECONDS
         while time.monotonic() < deadline:
             self._check(batch)
@@ -284,7 +285,7 @@ class Runner:
 
     def _check(self, batch: Batch) -> None:
         if time.time() >= batch.expires_at or self._store.batches[batch.id].status != IN_PROGRESS:
-            raise Stopped
+            raise TurnOver
 
     # Files
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from hfx.batch.azure.rows import row_settings
 from hfx.batch.create import JobSpec, default_rows
-from hfx.batch.job import Output
+from hfx.batch.job import Action, Output
 from hfx.batch.models import describe
 from hfx.batch.options import RunOptions
 from hfx.names import Task
 from hfx.strict_json import Json, Node
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/batchDeployment.schema.json"
-OutputAction = Literal["append_row", "summary_only"]
 ENDPOINT_NAME = r"[a-zA-Z][-a-zA-Z0-9]*[a-zA-Z0-9]"  # Azure's rule
 MODEL_TYPES = ("custom_model", "triton_model", "mlflow_model")
-LEVELS = ("warning", "info", "debug")
+CHOICES = {"output_action": get_args(Action), "logging_level": ("warning", "info", "debug")}
 AZURE_ONLY = ("$schema", "description", "tags", "properties", "compute", "environment")
 SETTINGS = (
     "mini_batch_size", "max_concurrency_per_instance", "output_action", "output_file_name", "retry_settings",
@@ -52,7 +51,7 @@ class Settings:
     max_retries: int = 3
     timeout: int = 30
     error_threshold: int = -1
-    output_action: OutputAction = "append_row"
+    output_action: Action = "append_row"
     output_file_name: str = "predictions.csv"
     logging_level: str = "info"
     environment_variables: dict[str, str] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class Deployment:
     has_type: bool = True
 
     def document(self) -> dict[str, Json]:
-        """The YAML document, in the format that `parse_deployment` reads."""
+        """Return the YAML document, in the format that `parse_deployment` reads."""
         settings: dict[str, Json] = {key: value for key, value in asdict(self.settings).items() if value is not None}
         resources: Json = {"instance_count": settings.pop("instance_count")}
         settings["retry_settings"] = {key: settings.pop(key) for key in ("max_retries", "timeout")}
@@ -211,10 +210,7 @@ def _settings(root: dict[str, Node], has_type: bool) -> Settings:
     least |= {"instance_count": 1, "max_retries": 0, "timeout": 1}
     numbers = {**found, **resources, **retries}
     values: dict[str, object] = {key: numbers[key].integer(low, MOST) for key, low in least.items() if key in numbers}
-    if "output_action" in found:
-        values["output_action"] = found["output_action"].choice(*get_args(OutputAction))
-    if "logging_level" in found:
-        values["logging_level"] = found["logging_level"].choice(*LEVELS)
+    values |= {key: found[key].choice(*choices) for key, choices in CHOICES.items() if key in found}
     if "output_file_name" in found:
         values["output_file_name"] = _file_name(found["output_file_name"])
     places = [place["environment_variables"] for place in (root, found) if "environment_variables" in place]

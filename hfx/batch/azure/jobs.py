@@ -19,18 +19,18 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from hfx.batch.azure.deployment import DEFAULT_MINI_BATCH, PLAIN_NAME, Deployment, parse_deployment
 from hfx.batch.azure.documents import read_document, write_document
 from hfx.batch.azure.workspace import Workspace, copy_code
-from hfx.batch.folder import JOB, Folder, storage, write_file
-from hfx.batch.plan import read_plan
+from hfx.batch.folder import JOB, Folder, State, storage, temporary, write_file
+from hfx.batch.plan import Plan, read_plan
 from hfx.batch.progress import errors_of
 from hfx.batch.worker import described, reported
 from hfx.errors import HfxError, InputChanged, JobCancelled, JobError, UsageError
@@ -43,7 +43,6 @@ INVOCATION, DEPLOYMENT, DRIVER_LOG = "invocation.json", "deployment.yml", "logs/
 OUTPUT = "named-outputs/score"
 RUNNER = "hfx.batch.azure.runner"
 START_SECONDS, POLL_SECONDS = 60.0, 0.1
-Status = Literal["Running", "Completed", "Failed", "Cancelled", "Paused"]
 
 
 class InputFile(NamedTuple):
@@ -55,7 +54,7 @@ class InputFile(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> InputFile:
-        """The file as it is now."""
+        """Return the file as it is now."""
         facts = path.stat()
         return cls(str(path), facts.st_size, str(facts.st_mtime_ns))
 
@@ -68,6 +67,16 @@ class Invocation:
     created: str
     output: str
     files: tuple[InputFile, ...]
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """A request to a process of the script: `files` for run(), and the `path` for its results if `rows` is set."""
+
+    number: int
+    files: tuple[str, ...]
+    path: str
+    rows: bool
 
 
 @dataclass(frozen=True)
@@ -97,16 +106,17 @@ class AzureJob:
         return parse_deployment(read_document(self.folder.path / DEPLOYMENT), self.folder.path, Path())
 
     @property
-    def status(self) -> Status:
-        """The state. Paused means that the job has not ended, but its process was stopped, perhaps with the machine."""
-        return "Running" if self.folder.is_locked else self._stopped(self.ended)
+    def status(self) -> State:
+        """The state."""
+        return self.folder.state(lambda: self.ended.get("status"))
 
     @property
     def ended(self) -> dict[str, Any]:
         """The event that says how the job ended; empty until then."""
-        return _ended(self.folder.events())
+        last = [{"event": ""}, *self.folder.events()][-1]
+        return last if last["event"] == "ended" else {}
 
-    def end(self, status: Status, error: HfxError | None = None) -> None:
+    def end(self, status: State, error: HfxError | None = None) -> None:
         """Write to the log how the job ended."""
         self.folder.log({"event": "ended", "status": status, **(described(error) if error else {})})
 
@@ -120,18 +130,22 @@ class AzureJob:
             raise reported(self.ended)
 
     def script_parts(self) -> dict[int, int]:
-        """Return the finished mini-batches of a script: number -> failed files."""
-        return {int(path.stem): int(path.suffix[1:]) for path in self.folder.parts.glob("[0-9]*.[0-9]*")}
+        """Return the finished mini-batches of a script: number -> failed files, which is the ending of the part."""
+        return {number: int(ending) for number, ending in self.folder.endings().items()}
 
-    def script_part(self, batch: int, failed: int) -> Path:
-        """The path of the part of a script's mini-batch of which `failed` files failed."""
-        return self.folder.part(batch, f".{failed}")
-
-    def mini_batches(self) -> list[tuple[str, ...]]:
-        """The files of each mini-batch of a script."""
+    @property
+    def plan(self) -> Plan[MiniBatch]:
+        """The mini-batches of a script."""
         files = tuple(file.path for file in self.invocation.files)
-        size = self.deployment.settings.mini_batch_size or DEFAULT_MINI_BATCH
-        return [files[first : first + size] for first in range(0, len(files), size)]
+        settings = self.deployment.settings
+        rows, size = settings.output_action == "append_row", settings.mini_batch_size or DEFAULT_MINI_BATCH
+        return Plan(
+            self.folder,
+            [
+                MiniBatch(number, files[first : first + size], str(temporary(self.folder.part(number, ""))), rows)
+                for number, first in enumerate(range(0, len(files), size))
+            ],
+        )
 
     def progress(self) -> dict[str, Any]:
         """Return the state and the counts for --json. `failed` counts files of a script, or rows of a published model.
@@ -139,33 +153,25 @@ class AzureJob:
         The number of mini-batches of a published model is 0 until the job is planned.
         """
         invocation, deployment = self.invocation, self.deployment
-        is_running = self.folder.is_locked  # read before the log, which then has the end of a job that ends meanwhile
-        events = [*self.folder.events()]
+        status = self.status  # read before the end of the log, as the job may end meanwhile
         if deployment.code is not None:
-            parts = self.script_parts()
-            mini_batches, done, failed = len(self.mini_batches()), len(parts), sum(parts.values())
+            mini_batches, failed = len(self.plan.chunks), sum(self.script_parts().values())
         else:
-            is_planned = (self.folder.path / JOB).exists()
-            mini_batches, done = len(read_plan(self.folder)) if is_planned else 0, len(self.folder.done())
-            failed = sum(errors_of(events).values())
-        ended = _ended(events)
+            mini_batches = len(read_plan(self.folder)) if (self.folder.path / JOB).exists() else 0
+            failed = sum(errors_of(self.folder.events()).values())
         return {
             "name": self.name,
-            "status": "Running" if is_running else self._stopped(ended),
+            "status": status,
             "endpoint_name": invocation.endpoint,
             "deployment_name": deployment.name,
             "created": invocation.created,
             "files": len(invocation.files),
             "mini_batches": mini_batches,
-            "done": done,
+            "done": len(self.folder.done()),
             "failed": failed,
             "output": invocation.output,
-            "error": ended.get("message"),
+            "error": self.ended.get("message"),
         }
-
-    def _stopped(self, ended: Mapping[str, Any]) -> Status:
-        status: Status | None = ended.get("status")
-        return status or ("Cancelled" if self.folder.is_cancelled else "Paused")
 
     def start(self, error_threshold: int | None = None) -> None:
         """Start a process that runs the missing mini-batches.
@@ -191,7 +197,7 @@ class AzureJob:
         if status == "Failed" and deployment.code:
             for batch, failed in self.script_parts().items():
                 if failed:
-                    self.script_part(batch, failed).unlink()
+                    self.folder.part(batch, f".{failed}").unlink()
         self.folder.log({"event": "start"})
         self.folder.uncancel()
         with storage(self.folder.path):
@@ -242,21 +248,15 @@ class AzureJob:
                 time.sleep(POLL_SECONDS if running else 0)
 
 
-def _ended(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    last = [{"event": ""}, *events][-1]
-    return last if last["event"] == "ended" else {}
-
-
 def jobs(workspace: Workspace, endpoint: str | None = None) -> list[AzureJob]:
     """Return all jobs, or only the jobs of `endpoint`, oldest first. Damaged jobs are left out."""
-    found: list[tuple[str, str, AzureJob]] = []
+    readable = []
     for path in workspace.jobs.glob(f"[!.]*/{INVOCATION}"):
         job = AzureJob(Folder(path.parent))
         with suppress(JobError):  # `hfx batch azure job show` says why
-            invocation = job.invocation
-            if endpoint is None or invocation.endpoint == endpoint:
-                found.append((invocation.created, job.name, job))
-    return [job for _, _, job in sorted(found)]
+            if endpoint in (None, job.invocation.endpoint):
+                readable.append(job)
+    return sorted(readable, key=lambda job: (job.invocation.created, job.name))
 
 
 def job(workspace: Workspace, name: str) -> AzureJob:

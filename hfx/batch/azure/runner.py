@@ -17,15 +17,14 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hfx.batch.azure import worker as script_worker
 from hfx.batch.azure.deployment import Deployment, published_spec
-from hfx.batch.azure.jobs import AzureJob
+from hfx.batch.azure.jobs import AzureJob, MiniBatch
 from hfx.batch.create import create
-from hfx.batch.folder import JOB, SUMMARY, Folder, open_part, storage, temporary, write_file, write_sum
+from hfx.batch.folder import JOB, SUMMARY, Folder, open_part, storage, write_file, write_sum
 from hfx.batch.local import Pool, Worker, runner
 from hfx.batch.options import Threshold
 from hfx.batch.plan import PlannedJob
@@ -52,13 +51,11 @@ def main(folder: Path) -> int:
         except StorageFull as error:  # the job stays Paused
             log.error("%s", error)
             return error.exit_code
-        except JobCancelled as error:
-            log.error("The job was cancelled.")
-            job.end("Cancelled", JobCancelled("The job was cancelled."))
-            return error.exit_code
         except HfxError as error:
-            log.error("%s", error)
-            job.end("Failed", error)
+            is_cancelled = isinstance(error, JobCancelled)
+            shown = JobCancelled("The job was cancelled.") if is_cancelled else error
+            log.error("%s", shown)
+            job.end("Cancelled" if is_cancelled else "Failed", shown)
             return error.exit_code
         except Exception as error:
             log.exception("Unexpected")
@@ -77,9 +74,7 @@ def _run(job: AzureJob) -> None:
     if deployment.code is None:
         run_published(job, deployment)
     else:
-        script = ScriptRunner(job, deployment)
-        with script.pool:
-            script.run()
+        ScriptRunner(job, deployment).run()
         if deployment.settings.output_action == "append_row":
             publish(job, Path(job.invocation.output) / deployment.settings.output_file_name)
     log.info("The job has completed; %d %s failed.", job.progress()["failed"], "files" if deployment.code else "rows")
@@ -123,37 +118,22 @@ def _log(event: Mapping[str, Any]) -> None:
 # A script
 
 
-@dataclass(frozen=True)
-class MiniBatch:
-    """A request to a process of the script: `files` for run(), and the `path` for its results if `rows` is set."""
-
-    number: int
-    files: tuple[str, ...]
-    path: str
-    rows: bool
-
-
 class ScriptRunner:
     """Runs the missing mini-batches of a job in a pool of processes that run its script."""
 
     def __init__(self, job: AzureJob, deployment: Deployment) -> None:
         self._job, self._deployment, self._settings = job, deployment, deployment.settings
-        settings, done, batches = deployment.settings, job.script_parts(), job.mini_batches()
-        self._failed_files, self._batches = sum(done.values()), len(batches)
+        self._failed_files, self._plan = sum(job.script_parts().values()), job.plan
         self._tries: Counter[int] = Counter()
-        rows = settings.output_action == "append_row"
-        pending = deque(
-            MiniBatch(number, files, str(temporary(job.folder.part(number, ""))), rows)
-            for number, files in enumerate(batches)
-            if number not in done
-        )
-        self.pool = Pool(self._child, self._take, self._ended, settings.timeout, settings.processes, pending)
+        settings, missing = deployment.settings, deque(self._plan.missing())
+        self._pool = Pool(self._child, self._take, self._ended, settings.timeout, settings.processes, missing)
 
     def run(self) -> None:
-        """Run all pending mini-batches. Raises the HfxError that ends the job early."""
+        """Run all missing mini-batches. Raises the HfxError that ends the job early."""
         self._check_threshold()
-        self.pool.run(self._job.folder.check_cancelled)
-        self.pool.close(GRACE_SECONDS)
+        with self._pool:
+            self._pool.run(self._job.folder.check_cancelled)
+            self._pool.close(GRACE_SECONDS)
 
     def _child(self, number: int, messages: Messages) -> JsonChild:
         folder, settings = self._job.folder.path, self._settings
@@ -191,17 +171,17 @@ class ScriptRunner:
         tries, most = self._tries[batch.number], 1 + self._settings.max_retries
         log.warning("Mini-batch %d, try %d of %d: %s", batch.number + 1, tries, most, reason.rstrip())
         if tries < most:
-            self.pool.pending.appendleft(batch)
+            self._pool.pending.appendleft(batch)
             return
         write_file(Path(batch.path), lambda file: None)
         self._publish(batch, len(batch.files), hashlib.sha256().hexdigest())
 
     def _publish(self, batch: MiniBatch, failed: int, sha256: str) -> None:
-        target = self._job.script_part(batch.number, failed)
+        target = self._job.folder.part(batch.number, f".{failed}")
         write_sum(target, sha256)
         with storage(target):
             Path(batch.path).rename(target)
-        log.info("Mini-batch %d of %d: done, %d files failed.", batch.number + 1, self._batches, failed)
+        log.info("Mini-batch %d of %d: done, %d files failed.", batch.number + 1, len(self._plan.chunks), failed)
         self._failed_files += failed
         self._check_threshold()
 
@@ -223,7 +203,7 @@ def publish(job: AzureJob, target: Path) -> None:
 
     def join(file: BinaryIO) -> None:
         for batch, failed in sorted(job.script_parts().items()):
-            part = job.script_part(batch, failed)
+            part = job.folder.part(batch, f".{failed}")
             try:
                 with open_part(part) as source:
                     shutil.copyfileobj(source, file, 1 << 20)

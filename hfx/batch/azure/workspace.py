@@ -45,7 +45,7 @@ class Endpoint:
     azure_only: dict[str, Json]
 
     def document(self) -> dict[str, Json]:
-        """The YAML document, in the format that `parse_endpoint` reads."""
+        """Return the YAML document, in the format that `parse_endpoint` reads."""
         defaults: dict[str, Json] = {"defaults": {"deployment_name": self.default}} if self.default else {}
         return {"$schema": SCHEMA, "name": self.name, **self.azure_only, **defaults}
 
@@ -74,7 +74,7 @@ class Workspace:
         return self.folder / "jobs"
 
     def endpoints(self) -> list[Endpoint]:
-        """All endpoints, by name."""
+        """Return all endpoints, by name."""
         return [parse_endpoint(read_document(path)) for path in sorted(self._endpoints.glob("[!.]*/endpoint.yml"))]
 
     def endpoint(self, name: str) -> Endpoint:
@@ -102,7 +102,7 @@ class Workspace:
         shutil.rmtree(removed)
 
     def deployments(self, endpoint: str) -> list[Deployment]:
-        """The deployments of an endpoint, by name."""
+        """Return the deployments of an endpoint, by name."""
         self.endpoint_file(endpoint)
         paths = sorted((self._endpoints / endpoint / "deployments").glob("*.yml"))
         return [parse_deployment(read_document(path), path.parent, self.repository) for path in paths]
@@ -118,7 +118,7 @@ class Workspace:
         return parse_deployment(document, self._deployment_path(endpoint, name).parent, self.repository)
 
     def _deployment_file(self, endpoint: str, name: str) -> Node:
-        """The document of a deployment."""
+        """Return the document of a deployment."""
         self.endpoint_file(endpoint)
         path = self._deployment_path(endpoint, name)
         if not PLAIN_NAME.fullmatch(name) or not path.is_file():

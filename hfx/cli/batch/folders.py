@@ -32,14 +32,14 @@ def list_jobs(
       hfx batch list
       hfx batch list /data/jobs --json
     """
-    from hfx.batch.progress import jobs_in, status_of, unreadable
+    from hfx.batch.progress import Status, jobs_in, status_of
 
     found = []
     for job in jobs_in(folder):
         try:
             found.append(status_of(job))
         except JobError:  # `hfx batch show` prints the reason
-            found.append(unreadable(job))
+            found.append(Status(str(job.path), "", "Unreadable", 0, 0, {}))
     value = {"jobs": [asdict(status) for status in found]}
     rows = [(s.folder, s.model, s.state, f"{s.done}/{s.rows}", sum(s.errors.values())) for s in found]
     reporter(ctx).table(value, ("JOB", "MODEL", "STATE", "ROWS", "ERRORS"), rows)

@@ -7,13 +7,14 @@ import json
 import shutil
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hfx.batch.api.lines import CHUNK
 from hfx.batch.api.store import COMPLETED, Store
 from tests.rigs.machine.killing import Killer
-from tests.rigs.servers.batch_api import begun, line, results, settings_of, work
+from tests.rigs.servers.batch_api import begun, echo, line, results, settings_of, work
 
 WORK = """
 import asyncio
@@ -72,6 +73,32 @@ def test_a_damaged_part_is_computed_again(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes().replace(b"text 1", b"text 2"))
     asyncio.run(work(settings_of(tmp_path / "begun")))
     assert results(tmp_path / "begun") == results(whole)
+
+
+@pytest.mark.parametrize("plan", [None, b"", b'{"source": 0}\n'])
+def test_a_batch_whose_plan_is_missing_or_damaged_keeps_its_parts(plan: bytes | None, tmp_path: Path) -> None:
+    """Earlier versions wrote no plan, and cut the same chunks again at each start."""
+    text = b"\n \n".join(content().splitlines())  # lines that are blank stand between the requests
+    begun(tmp_path / "begun", text)
+    whole = shutil.copytree(tmp_path / "begun", tmp_path / "whole")
+    asyncio.run(work(settings_of(whole)))
+    store = Store(tmp_path / "begun", 1 << 30)
+    [batch] = store.batches.values()
+    with pytest.raises(TimeoutError):
+        asyncio.run(_for_a_moment(store))
+    path = store.parts(batch).path / "plan.jsonl"
+    path.unlink() if plan is None else path.write_bytes(plan)
+    sent: list[bytes] = []
+
+    async def noting(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        sent.append(dict(scope["headers"]).get(b"x-request-id", b""))
+        await echo(scope, receive, send)
+
+    asyncio.run(work(settings_of(tmp_path / "begun"), app=noting))
+    assert results(tmp_path / "begun") == results(whole)
+    first = [f"batch_req_0123456789abcdef_{2 * number + 1}".encode() for number in range(CHUNK)]
+    assert sent and not {*first} & {*sent}
+    assert not path.exists()
 
 
 async def _for_a_moment(store: Store) -> None:
