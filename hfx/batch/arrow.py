@@ -54,7 +54,7 @@ class Scoring:
     prefix: str = ""
 
     def predictions(self) -> tuple[Prediction, ...]:
-        """The appended columns: the task's predictions, `error` (null for an answered row), and `fact_columns`."""
+        """Return the appended columns: predictions, `error` (null for an answered row), and `fact_columns`."""
         facts = fact_columns(self.task)
         return (
             *_predictions(self.task, self.settings, self.prefix, self.inputs),
@@ -172,7 +172,7 @@ def _appended(
 
 
 def arrow_types() -> Mapping[Kind, pa.DataType]:
-    """The Arrow type of each kind of column."""
+    """Return the Arrow type of each kind of column."""
     import pyarrow
 
     number = pyarrow.float32()

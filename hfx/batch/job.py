@@ -23,6 +23,8 @@ from hfx.rows import Source
 FORMAT = 1
 MAX_BYTES = 64 << 20
 ENDINGS = (".csv", ".jsonl", ".parquet")
+RESERVED = (PLAN, LOG)
+LONGEST_NAME = 200  # bytes
 Action = Literal["append_row", "summary_only"]
 # CPU features by which libraries choose their kernels. The sums of different kernels differ in the last bits.
 INSTRUCTIONS = (
@@ -62,24 +64,15 @@ class Output:
     def __post_init__(self) -> None:
         if self.action not in get_args(Action):
             raise UsageError(f"{self.action!r} is not an output action.", f"Give {' or '.join(get_args(Action))}.")
-        if not (_is_file_name(self.file_name) and self.ending in ENDINGS):
+        # The limit leaves room for the prefix and the suffix that the name has while the file is written.
+        is_short = len(os.fsencode(self.file_name)) <= LONGEST_NAME and "\0" not in self.file_name
+        is_own = self.file_name in RESERVED or self.file_name.startswith((TEMPORARY, SPOOLED))
+        is_name = PurePath(self.file_name).name == self.file_name and is_short and not is_own
+        if not (is_name and self.ending in ENDINGS):
             raise UsageError(
                 f"{self.file_name!r} can't be the output's name.",
                 f"Give a short file name, without a folder, that ends in {', '.join(ENDINGS)}.",
             )
-
-
-def _is_file_name(name: str) -> bool:
-    """Return whether `name` can be the output file: one path component, not a file of the job, and short enough.
-
-    The limit leaves room for the prefix and the suffix that the name has while the file is written (see `temporary`).
-    """
-    own = name in RESERVED or name.startswith((TEMPORARY, SPOOLED))
-    return PurePath(name).name == name and len(os.fsencode(name)) <= LONGEST_NAME and "\0" not in name and not own
-
-
-RESERVED = (PLAN, LOG)
-LONGEST_NAME = 200  # bytes
 
 
 @dataclass(frozen=True)
@@ -121,13 +114,10 @@ def this_machine(in_process: bool) -> Machine:
     own = {"hfx": hfx.__version__}
     if not in_process:
         return Machine(own, ())
-    return Machine(own | versions(LIBRARIES), (platform.machine(), *_instructions()))
-
-
-def _instructions() -> tuple[str, ...]:
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else []
     flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
-    return tuple(flag for flag in INSTRUCTIONS if flag in flags)
+    instructions = [flag for flag in INSTRUCTIONS if flag in flags]
+    return Machine(own | versions(LIBRARIES), (platform.machine(), *instructions))
 
 
 def differences(planned: Machine, here: Machine) -> str:

@@ -59,7 +59,7 @@ class Worker(Generic[Item]):
         self.child.send(asdict(work))  # type: ignore[call-overload]
 
     def is_late(self) -> bool:
-        """Whether the deadline has passed, or the process ended more than OUTPUT_SECONDS ago."""
+        """Return whether the deadline has passed, or the process ended more than OUTPUT_SECONDS ago."""
         if self.child.process.poll() is not None:
             self.deadline = min(self.deadline, time.monotonic() + OUTPUT_SECONDS)
         return time.monotonic() > self.deadline
@@ -252,7 +252,7 @@ class Runner:
 
 @contextmanager
 def runner(name: str, options: RunOptions, settings: Request, probe: bool = False) -> Iterator[Runner]:
-    """A Runner for the model `name`. With `probe`, a worker first answers a short text, to check `settings`."""
+    """Yield a Runner for the model `name`. With `probe`, a worker first answers a short text, to check `settings`."""
     threads = None
     if options.in_process and options.workers > 1:
         threads = max(1, (os.cpu_count() or 1) // options.workers)

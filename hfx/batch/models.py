@@ -48,7 +48,9 @@ Place = Repository | Servers
 
 @contextmanager
 def open_model(name: str, place: Place, persistence: Persistence | None = None) -> Iterator[Model]:
-    """Open the model `name`. Its answers raise RequestRefused only for errors of the request itself.
+    """Open the model `name`. Its methods raise RequestRefused only if the request itself is invalid.
+
+    Other failures are retried.
 
     Raises RepositoryError or ServerError if there is no such model. Raises UsageError if, on this processor, the
     model's answers depend on the other rows of their batch.
@@ -107,7 +109,7 @@ def _check_independence(model: Model) -> None:
         answers = [model.answer_many([request] * rows)[0] for rows in BATCHES]
         if any(answer != answers[0] for answer in answers):
             raise UsageError(
-                f"On this processor, the answers of {model.metadata.name} depend on the rows beside them.",
+                f"On this processor, the answers of {model.metadata.name} depend on which other rows are in the batch.",
                 "Export it here with --cpu-runtime onnxruntime, or score it behind a server (--url).",
             )
 

@@ -36,7 +36,7 @@ class Threshold:
         return cls(int(match[1])) if match[1] else cls(float(match[2]), percent=True)
 
     def is_exceeded(self, errors: int, rows: int) -> bool:
-        """Whether `errors` error rows are too many for a job of `rows` rows."""
+        """Return whether `errors` error rows are too many for a job of `rows` rows."""
         if self.limit == ANY:
             return False
         return errors > (rows * self.limit / 100 if self.percent else self.limit)

@@ -137,7 +137,14 @@ class Parquet:
         """Write a part."""
         with self._writer(file) as writer:
             for columns in blocks:
-                writer.write_batch(self._batch(columns))
+                arrays = [
+                    self._pyarrow.array(
+                        [_text(value) for value in values] if kind == "any" and name not in self._typed else values,
+                        self._schema.field(name).type,
+                    )
+                    for (name, kind), values in zip(self._columns.items(), columns, strict=True)
+                ]
+                writer.write_batch(self._pyarrow.record_batch(arrays, schema=self._schema))
 
     def join(self, parts: Iterable[BinaryIO], target: BinaryIO) -> Checks:
         """Copy the rows in row groups of GROUP rows."""
@@ -157,16 +164,6 @@ class Parquet:
 
     def _writer(self, file: BinaryIO) -> Any:
         return self._pyarrow.parquet.ParquetWriter(file, self._schema)
-
-    def _batch(self, columns: Sequence[Sequence[Any]]) -> Any:
-        arrays = [
-            self._pyarrow.array(self._values(name, kind, values), self._schema.field(name).type)
-            for (name, kind), values in zip(self._columns.items(), columns, strict=True)
-        ]
-        return self._pyarrow.record_batch(arrays, schema=self._schema)
-
-    def _values(self, name: str, kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
-        return [_text(value) for value in values] if kind == "any" and name not in self._typed else values
 
 
 def _pyarrow() -> Any:
@@ -232,13 +229,7 @@ def _json_values(kind: CellKind, values: Sequence[Any]) -> Sequence[Any]:
         return [None if value is None else as_float32s(value) for value in values]
     if kind == "json":
         return [None if value is None else json.loads(value) for value in values]
-    return [json.loads(_text(value), parse_constant=_nothing) if _is_other(value) else value for value in values]
-
-
-def _nothing(constant: str) -> None:
-    """Return None (JSON null) for NaN and infinities, which JSON lacks."""
-
-
-def _is_other(value: Any) -> bool:
-    """Return whether `value` may have no JSON representation, such as a date from a Parquet file."""
-    return value is not None and not isinstance(value, str | int | bool)
+    return [  # a value of another type may have no JSON, such as a date, NaN or infinity of a Parquet file
+        value if isinstance(value, str | int | None) else json.loads(_text(value), parse_constant=lambda name: None)
+        for value in values
+    ]

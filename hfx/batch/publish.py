@@ -7,7 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,16 +27,12 @@ DAMAGE = (ValueError, LookupError, TypeError, RecursionError)
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of rows, of error rows and of rows with truncated texts, and the error rows by kind."""
+    """The members of a summary: how many rows, error rows and rows with truncated texts, and the error rows by kind."""
 
     rows: int
     errors: int
-    truncated: int
-    kinds: dict[str, int]
-
-
-# Field -> member of summary.json.
-MEMBERS = {"rows": "rows", "errors": "errors", "truncated": "truncated_rows", "kinds": "errors_by_kind"}
+    truncated_rows: int
+    errors_by_kind: dict[str, int]
 
 
 def publish(planned: PlannedJob, threshold: Threshold, partial: bool = False) -> dict[str, Any]:
@@ -74,7 +70,7 @@ def published(planned: PlannedJob, threshold: Threshold) -> dict[str, Any] | Non
     try:
         with open_file(folder.summary) as file:
             summary = json.load(file)
-        counts = record_of(Counts, {name: summary[member] for name, member in MEMBERS.items()})
+        counts = record_of(Counts, {field.name: summary[field.name] for field in fields(Counts)})
         is_whole = (summary["status"], summary.get("output")) == ("completed", output) and not planned.missing()
         if is_whole and output:
             with open_file(folder.path / output) as file:
@@ -116,7 +112,7 @@ def _write(planned: PlannedJob, there: Sequence[PlannedChunk], threshold: Thresh
 def _figures(folder: Folder, counts: Counts, threshold: Threshold, total: int) -> dict[str, Any]:
     if threshold.is_exceeded(counts.errors, total):
         raise too_many(folder, counts.errors, total, threshold)
-    return {member: getattr(counts, name) for name, member in MEMBERS.items()}
+    return asdict(counts)
 
 
 def too_many(folder: Folder, errors: int, total: int, threshold: Threshold) -> TooManyErrors:

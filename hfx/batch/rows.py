@@ -41,7 +41,10 @@ def prediction_columns(
     if task is Task.QUESTION_ANSWERING and names.TOP_K in {*settings, *own}:
         columns = (*columns, json_output(names.ANSWERS))
     if names.CANDIDATE_LABELS in own:
-        columns = (*columns, Column(SCORES, "json", lambda answer: compact(_scores(answer))))
+        by_label = Column(
+            SCORES, "json", lambda answer: compact(dict(zip(answer[names.LABEL], answer[names.SCORE], strict=True)))
+        )
+        columns = (*columns, by_label)
     if task in GENERATION_TASKS and settings.get(names.RETURN_LOG_PROBS) == [True]:
         columns = (*columns, Column(names.OUTPUT_LOG_PROBS, "numbers", lambda answer: answer[names.OUTPUT_LOG_PROBS]))
     if task in GENERATION_TASKS and names.LOGPROBS in settings:
@@ -109,11 +112,6 @@ def as_float32s(values: Sequence[float]) -> list[float]:
     for at in np.flatnonzero(~fits):
         found[at] = as_float32(floats[at])
     return found
-
-
-def _scores(answer: Mapping[str, Any]) -> dict[str, float]:
-    """Return label -> score."""
-    return dict(zip(answer[names.LABEL], answer[names.SCORE], strict=True))
 
 
 def _tokens(answer: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -94,13 +94,11 @@ def _groups(
         except HfxError as error:
             request = error
         group.append((item, request))
-        characters += 0 if isinstance(request, HfxError) else _characters(request)
+        if not isinstance(request, HfxError):
+            values = (value for values in request.values() for value in values)
+            characters += sum(len(value) for value in values if isinstance(value, str))
         if len(group) == size or characters >= MOST_CHARACTERS:
             yield group
             group, characters, size = [], 0, min(rows, 2 * size)
     if group:
         yield group
-
-
-def _characters(request: Request) -> int:
-    return sum(len(value) for values in request.values() for value in values if isinstance(value, str))

@@ -100,7 +100,7 @@ class Servers:
         self._unsure = 0  # consecutive checks in which a server did not report its model
 
     def answer(self, request: Request) -> Answer:
-        """The answer to `request` from one of the servers."""
+        """Return the answer to `request` from one of the servers."""
         began, failures, failed = time.monotonic(), 0, 0.0
         decisive = max(1, self._persistence.retries)
         while True:

@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from hfx import names
 from hfx.answering import Model, Request
 from hfx.batch import scoring
-from hfx.batch.arrow import Kind, Scoring, score_batches
+from hfx.batch.arrow import Kind, Scoring, arrow_types, score_batches
 from hfx.batch.models import Place, Repository, Servers, describe, open_model
 from hfx.batch.rows import check_columns, inputs_of
 from hfx.batch.servers import Persistence
@@ -31,7 +31,7 @@ from hfx.tasks import TASKS
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 Array = Any  # numpy.ndarray, of one column
 
@@ -72,7 +72,7 @@ class Scorer:
             yield from scored
 
     def structs(self, arrays: Iterator[Any]) -> Iterator[pa.Array]:
-        """The function for `arrow_udf`: yield the predictions of each row as one struct."""
+        """Yield the predictions of each row as one struct; `arrow_udf` calls it."""
         import pyarrow
 
         inputs = list(self.scoring.inputs.values())
@@ -84,7 +84,7 @@ class Scorer:
             yield batch.select(batch.schema.names[len(inputs) :]).to_struct_array()
 
     def opened(self) -> Model:
-        """The model, opened in this worker."""
+        """Return the model, opened in this worker."""
         return open_in_worker(self.model, self.place, self.persistence)
 
 
@@ -222,8 +222,12 @@ def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
     """
     place = _placed(place)
     key = name, place, persistence
-    if key in _models and not _is_still(_models[key][1]):
-        _models.pop(key)[0].close()
+    if key in _models:
+        is_same = False
+        with suppress(ModelChanged):
+            is_same = _models[key][1].is_unchanged()
+        if not is_same:
+            _models.pop(key)[0].close()
     if key not in _models:
         while len(_models) >= KEPT:
             _models.pop(next(iter(_models)))[0].close()
@@ -231,14 +235,6 @@ def open_in_worker(name: str, place: Place, persistence: Persistence) -> Model:
         _models[key] = stack, _patiently(lambda: stack.enter_context(open_model(*key)), persistence.patience)
     _models[key] = _models.pop(key)  # the most recently used model is last
     return _models[key][1]
-
-
-def _is_still(model: Model) -> bool:
-    """Return whether the server still has the model that was opened."""
-    try:
-        return model.is_unchanged()
-    except ModelChanged:
-        return False
 
 
 def _patiently(open_it: Callable[[], Model], patience: float) -> Model:
@@ -275,18 +271,12 @@ MAPLESS: frozenset[Kind] = frozenset({"text", "json", "integer", "number", "numb
 
 def _spark_schema(scoring: Scoring, kinds: frozenset[Kind] | None = None) -> StructType:
     """Return the Spark types of the appended columns, or only of the columns of the `kinds`."""
-    from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StringType, StructField, StructType
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
 
-    types: Mapping[Kind, DataType] = {
-        "text": StringType(),
-        "json": StringType(),
-        "integer": IntegerType(),
-        "number": FloatType(),
-        "numbers": ArrayType(FloatType()),
-        "numbers by label": MapType(StringType(), FloatType()),
-    }
+    types = arrow_types()
     predictions = [each for each in scoring.predictions() if kinds is None or each.kind in kinds]
-    return StructType([StructField(each.name, types[each.kind]) for each in predictions])
+    return StructType([StructField(each.name, from_arrow_type(types[each.kind])) for each in predictions])
 
 
 def _array(cells: Sequence[Any], kind: Kind) -> Array:

@@ -56,7 +56,7 @@ class ModelTask:
         return _messages(self._described, batches)
 
     def opened(self) -> Model:
-        """The model, opened in this worker."""
+        """Return the model, opened in this worker."""
         return open_in_worker(self.name, self.options.place(), self.options.persistence)
 
     def _described(self, ids: Sequence[int]) -> Mapping[str, Any]:
@@ -156,8 +156,13 @@ class SparkRunner:
             self.spark.addTag(tag)  # the tag marks the Spark jobs that this thread starts
         try:
             rows = self.spark.range(0, ids, 1, tasks).mapInArrow(task, MESSAGES).collect()
-        except Exception as error:  # PySparkException, and py4j's of Java
-            raise _failed(error) from error
+        except Exception as error:  # PySparkException, and py4j's of Java; the last task's traceback may have our own
+            own = (line.strip() for line in str(error).splitlines() if line.startswith(OWN_ERRORS))
+            raise ServerError(
+                f"Spark has given up: {next(own, first_line(error)).removeprefix(OWN_ERRORS)}",
+                "Nothing is lost: `hfx batch resume` of the job's folder continues it, with --engine spark or on one "
+                "machine.",
+            ) from error
         messages = [json.loads(row[0]) for row in rows]
         for message in messages:
             if "error" in message:
@@ -169,7 +174,7 @@ class SparkRunner:
 def spark_runner(
     name: str, options: RunOptions, settings: Request, probe: bool = False, master: str = ""
 ) -> Iterator[SparkRunner]:
-    """A SparkRunner for the model `name`. With `probe`, a worker first answers a short text, to check `settings`."""
+    """Yield a SparkRunner for the model `name`. With `probe`, a worker answers a short text, to check `settings`."""
     with spark_session(master) as spark:
         yield SparkRunner(spark, ModelTask(name, options, settings, probe))
 
@@ -183,7 +188,7 @@ def _watch(running: Future[Any], folder: Folder, chunks: Sequence[int], on_event
         for number in sorted(left & folder.done()):
             counts = count(planned, [planned.chunks[number]])
             left.discard(number)
-            on_event({"event": "chunk", "number": number, "rows": counts.rows, "errors": counts.kinds})
+            on_event({"event": "chunk", "number": number, "rows": counts.rows, "errors": counts.errors_by_kind})
         if ended:
             return
 
@@ -198,16 +203,6 @@ def _slots(spark: SparkSession) -> int:
 
     row = spark.range(1 << 16).select(spark_partition_id().alias("partition")).agg(largest("partition")).head()
     return int(row[0]) + 1 if row else 1
-
-
-def _failed(error: Exception) -> ServerError:
-    """Return the error for a failed Spark job, with hfx's own error if the last task's traceback has one."""
-    own = (line.strip() for line in str(error).splitlines() if line.startswith(OWN_ERRORS))
-    reason = next(own, first_line(error)).removeprefix(OWN_ERRORS)
-    return ServerError(
-        f"Spark has given up: {reason}",
-        "Nothing is lost: `hfx batch resume` of the job's folder continues it, with --engine spark or on one machine.",
-    )
 
 
 # The session: the active session (of a notebook or spark-submit), or a local session, which needs Java

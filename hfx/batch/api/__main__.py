@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import sys
@@ -22,7 +23,7 @@ DRAIN_SECONDS = 3  # time for requests in progress to finish
 
 async def main(argument: str) -> None:
     """Serve the API and run the batches until a signal arrives. `argument` is an ApiSettings as JSON."""
-    settings = ApiSettings.from_json(argument)
+    settings = ApiSettings(**json.loads(argument))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     store, changed = Store(Path(settings.folder), settings.disk), asyncio.Event()
     config = uvicorn.Config(

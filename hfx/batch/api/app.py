@@ -7,8 +7,9 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -57,15 +58,15 @@ class Api:
 
     def __init__(self, settings: ApiSettings, store: Store, changed: asyncio.Event) -> None:
         self._settings, self._store, self._changed = settings, store, changed
-        self._handlers = {
+        self._handlers: dict[tuple[str, ...], Callable[[Request], Any]] = {
             ("POST", "files", ""): self._upload,
             ("GET", "files", ""): self._list_files,
-            ("GET", "files", "ID"): self._get_file,
+            ("GET", "files", "ID"): lambda request: self._file(request).api_object(),
             ("DELETE", "files", "ID"): self._delete_file,
-            ("GET", "files", "content"): self._content,
+            ("GET", "files", "content"): lambda request: store.content(self._file(request).id),
             ("POST", "batches", ""): self._create,
-            ("GET", "batches", ""): self._list_batches,
-            ("GET", "batches", "ID"): self._get_batch,
+            ("GET", "batches", ""): lambda request: _page(request, store.batches.values(), BATCHES_LIMIT),
+            ("GET", "batches", "ID"): lambda request: self._batch(request).api_object(),
             ("POST", "batches", "cancel"): self._cancel,
         }
 
@@ -95,8 +96,12 @@ class Api:
             raise wrong_method(methods)
         headers = dict(scope["headers"])
         label = headers.get(LABEL_HEADER, b"").decode()
-        request = Request(label, identity, _query(scope["query_string"]), headers, receive)
-        return await self._handlers[scope["method"], kind, part](request)
+        try:
+            query = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=QUERY_FIELDS))
+        except ValueError:
+            raise Refusal(400, f"The URL has more than {QUERY_FIELDS} parameters.") from None
+        answer = self._handlers[scope["method"], kind, part](Request(label, identity, query, headers, receive))
+        return await answer if isawaitable(answer) else answer
 
     # Files
 
@@ -118,7 +123,9 @@ class Api:
                 async for piece in _pieces(request.receive):
                     form.feed(piece)
                 form.finish()
-                _check_purpose(form.fields)
+                if form.fields.get("purpose") != BATCH:
+                    raise Refusal(400, f"purpose is not {BATCH}, the only one that is served here.", param="purpose")
+                refuse_unknown(form.fields, ("purpose",))
                 await asyncio.to_thread(sync, file)
             stored = StoredFile(identity, request.owner, form.filename, BATCH, size, order)
             self._store.add_file(stored)
@@ -128,18 +135,12 @@ class Api:
             raise
         return stored.api_object()
 
-    async def _list_files(self, request: Request) -> Any:
+    def _list_files(self, request: Request) -> Any:
         purpose = request.query.get("purpose")
         chosen = (file for file in self._store.files.values() if purpose in (None, file.purpose))
         return _page(request, chosen, FILES_LIMIT, ("purpose",))
 
-    async def _get_file(self, request: Request) -> Any:
-        return self._file(request).api_object()
-
-    async def _content(self, request: Request) -> Any:
-        return self._store.content(self._file(request).id)
-
-    async def _delete_file(self, request: Request) -> Any:
+    def _delete_file(self, request: Request) -> Any:
         file = self._file(request)
         if any(batch.input_file_id == file.id for batch in self._store.batches.values() if not batch.is_finished):
             message = "The file is the input of a batch that is in progress. Cancel the batch, or wait for its end."
@@ -153,7 +154,9 @@ class Api:
     # Batches
 
     async def _create(self, request: Request) -> Any:
-        fields = json_object(await _json(request))
+        body = await read_body(request.receive, request.headers, BODY_BYTES, lambda size: None)
+        check_json(body)
+        fields = json_object(parsed(body))
         refuse_unknown(fields, (*REQUIRED, "metadata"))
         identity, endpoint, window = (text(fields.get(name), name) for name in REQUIRED)
         if not is_endpoint(endpoint):
@@ -179,12 +182,6 @@ class Api:
         self._changed.set()
         return batch.api_object()
 
-    async def _list_batches(self, request: Request) -> Any:
-        return _page(request, self._store.batches.values(), BATCHES_LIMIT)
-
-    async def _get_batch(self, request: Request) -> Any:
-        return self._batch(request).api_object()
-
     async def _cancel(self, request: Request) -> Any:
         await read_body(request.receive, {}, BODY_BYTES, lambda size: None)
         batch = self._batch(request)
@@ -204,14 +201,6 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     shape = {"message": refusal.message, "type": kind, "param": refusal.param or None, "code": refusal.reason or None}
     return refusal.status, {"error": shape}
-
-
-def _query(text: bytes) -> dict[str, str]:
-    """Return the parameters of a URL. Raises Refusal (400) if there are too many."""
-    try:
-        return dict(parse_qsl(text.decode("latin-1"), max_num_fields=QUERY_FIELDS))
-    except ValueError:
-        raise Refusal(400, f"The URL has more than {QUERY_FIELDS} parameters.") from None
 
 
 def _own(records: Mapping[str, Record], owner: str, identity: str, kind: str, param: str) -> Record:
@@ -248,12 +237,6 @@ def _page(request: Request, records: Iterable[Record], limits: tuple[int, int], 
     return {"object": "list", "data": data, **ids, "has_more": len(own) > len(data)}
 
 
-def _check_purpose(fields: Mapping[str, str]) -> None:
-    if fields.get("purpose") != BATCH:
-        raise Refusal(400, f"purpose is not {BATCH}, the only one that is served here.", param="purpose")
-    refuse_unknown(fields, ("purpose",))
-
-
 def _seconds(window: str) -> int:
     """Return the seconds of a completion_window such as "24h". Raises Refusal (400)."""
     found = WINDOW.fullmatch(window)
@@ -275,12 +258,6 @@ def _metadata(value: Any) -> dict[str, str] | None:
         message = f"metadata is not up to {PAIRS} texts of {VALUE_LENGTH} characters, with names of {KEY_LENGTH}."
         raise Refusal(400, message, param="metadata")
     return dict(value)
-
-
-async def _json(request: Request) -> Any:
-    body = await read_body(request.receive, request.headers, BODY_BYTES, lambda size: None)
-    check_json(body)
-    return parsed(body)
 
 
 async def _pieces(receive: Receive) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -79,7 +80,7 @@ class BatchProcess:
 
     def _run(self) -> str:
         """Run the process until it ends, or end it when its folder is gone. Returns the reason for `report`."""
-        command = (sys.executable, "-P", "-m", "hfx.batch.api", self._settings.to_json())
+        command = (sys.executable, "-P", "-m", "hfx.batch.api", json.dumps(asdict(self._settings)))
         descriptors = [self._settings.listener]
         try:
             if not self._has_folder():
@@ -107,7 +108,7 @@ class BatchProcess:
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor that holds the lock of `folder`, which is made. Raises JobError, also if the lock is taken."""
+    """Make `folder`, and return a descriptor that holds its lock. Raises JobError, also if the lock is taken."""
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -25,12 +23,3 @@ class ApiSettings:
     parallel: int
     listener: int = -1
     front: str = ""
-
-    def to_json(self) -> str:
-        """The argument of `python -m hfx.batch.api`."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The settings that `to_json` wrote."""
-        return cls(**json.loads(text))

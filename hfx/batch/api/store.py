@@ -37,7 +37,7 @@ class StoredFile:
     order: int
 
     def api_object(self) -> dict[str, Any]:
-        """The file as an object of OpenAI's API."""
+        """Return the file as an object of OpenAI's API."""
         own = {"id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.order // 10**9}
         return own | {"filename": self.filename, "purpose": self.purpose, "status": "processed"}
 
@@ -77,7 +77,7 @@ class Batch:
         return self.status not in UNFINISHED
 
     def api_object(self) -> dict[str, Any]:
-        """The batch as an object of OpenAI's API."""
+        """Return the batch as an object of OpenAI's API."""
         names = ("id", "endpoint", "input_file_id", "completion_window", "status", "output_file_id", "error_file_id")
         counts = {"total": self.total, "completed": self.completed, "failed": self.failed}
         return {
@@ -113,11 +113,11 @@ class Store:
         self._used = sum(path.stat().st_size + BLOCK for path in folder.rglob("*") if path.is_file())
 
     def content(self, identity: str) -> Path:
-        """The path of a file's content."""
+        """Return the path of a file's content."""
         return self._folder / "files" / identity
 
     def parts(self, batch: Batch) -> Folder:
-        """The folder of a batch, which contains its parts."""
+        """Return the folder of a batch, which contains its plan and its parts."""
         return Folder(self._folder / "batches" / batch.id)
 
     def reserve(self, size: int) -> None:

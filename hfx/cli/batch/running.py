@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -126,23 +126,19 @@ def _client(place: PlaceOptions, urls: tuple[str, ...]) -> dict[str, Any]:
     return {"headers": headers_of(connection), "token": token_of(connection), **ca}
 
 
-@contextmanager
 def opened_runner(
     engine: EngineOptions, name: str, options: RunOptions, settings: Request, probe: bool = False
-) -> Iterator[ChunkRunner]:
-    """Yield the runner that `engine` names. Raises UsageError for --master without Spark."""
+) -> AbstractContextManager[ChunkRunner]:
+    """Return the runner that `engine` names. Raises UsageError for --master without Spark."""
     if engine.engine == "spark":
         from hfx.batch.spark_runner import spark_runner
 
-        with spark_runner(name, options, settings, probe, engine.master) as by_spark:
-            yield by_spark
-        return
+        return spark_runner(name, options, settings, probe, engine.master)
     if engine.master:
         raise UsageError("--master is Spark's.", "Add --engine spark, or leave --master out.")
     from hfx.batch.local import runner
 
-    with runner(name, options, settings, probe) as local:
-        yield local
+    return runner(name, options, settings, probe)
 
 
 @contextmanager
