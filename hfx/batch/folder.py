@@ -287,10 +287,18 @@ def new_part(target: Path) -> Iterator[HashedFile]:
     """Open a new part as `new_file` does. Its SHA-256 is written beside it before the part appears."""
     with new_file(target) as file:
         yield file
-        write_sum(target, file.sha256.hexdigest())
+        _write_sum(target, file.sha256.hexdigest())
 
 
-def write_sum(part: Path, sha256: str) -> None:
+def take_part(written: Path, target: Path, sha256: str) -> None:
+    """Rename the file that another process has written and flushed, so that it becomes the part `target`."""
+    _write_sum(target, sha256)
+    with storage(target):
+        written.rename(target)
+        flush(target.parent)
+
+
+def _write_sum(part: Path, sha256: str) -> None:
     """Write the SHA-256 of a part beside it, in the format of `sha256sum --check`."""
     write_file(_sum_of(part), lambda file: file.write(f"{sha256}  {part.name}\n".encode()))
 

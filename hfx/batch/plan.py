@@ -59,7 +59,7 @@ NumberedChunk = TypeVar("NumberedChunk", bound=Numbered)
 class Plan(Generic[NumberedChunk]):
     """The chunks of a job, and the folder in which each chunk has a part once it is done.
 
-    All jobs are planned so: those of `hfx batch`, the batches of OpenAI's API, and Azure's jobs of scoring scripts.
+    Jobs of `hfx batch` have one, and so do batches of OpenAI's API and Azure's jobs of scoring scripts.
     """
 
     folder: Folder

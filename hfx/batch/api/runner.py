@@ -42,7 +42,7 @@ from hfx.batch.api.store import (
 )
 from hfx.batch.folder import Folder, new_file, new_part, open_part
 from hfx.batch.plan import Plan, PlannedChunk, count_rows, read_plan, write_plan
-from hfx.errors import HfxError, JobError, StorageFull
+from hfx.errors import HfxError, InputChanged, JobError, StorageFull
 from hfx.front.keys import LABEL_HEADER
 from hfx.front.refusals import dumped
 from hfx.front.response import log_line
@@ -110,7 +110,9 @@ class Runner:
             await self._wait_for_disk(identity, "storage_full", no_room(full)[0])
         except HfxError as failure:
             log_line(failure.message)  # the message has a path, which callers must not see
-            if isinstance(failure.__cause__, FileNotFoundError):
+            if isinstance(failure, InputChanged):
+                await self._fail(identity, "The input file of the batch was changed.")
+            elif isinstance(failure.__cause__, FileNotFoundError):
                 await self._fail(identity, "A file of the batch is not there any more.")
             else:
                 await self._wait_for_disk(identity, "storage_error", "The server can't read or write its files.")
@@ -315,12 +317,12 @@ class Runner:
         """
         targets = [self._store.content(_file_id(batch, kind)) for kind in ("output", "error")]
         missing = {chunk.number for chunk in progress.missing}
-        unanswered = f"batch_{status}", UNANSWERED.get(status, "")
         counts = Counter[bytes]()
         with new_file(targets[0]) as output, new_file(targets[1]) as errors:
             for chunk in progress.plan.chunks:
                 if chunk.number in missing:
-                    answers = [line.refused(batch, *unanswered) for line in self._lines(batch, chunk)]
+                    reason = f"batch_{status}", UNANSWERED[status]
+                    answers = [line.refused(batch, *reason) for line in self._lines(batch, chunk)]
                 else:
                     answers = _part_lines(progress.plan.folder, chunk.number)
                 for answer in answers:

@@ -133,6 +133,10 @@ class AzureJob:
         """Return the finished mini-batches of a script: number -> failed files, which is the ending of the part."""
         return {number: int(ending) for number, ending in self.folder.endings().items()}
 
+    def script_part(self, batch: int, failed: int) -> Path:
+        """Return the path of the part of a mini-batch of which `failed` files failed."""
+        return self.folder.part(batch, f".{failed}")
+
     @property
     def plan(self) -> Plan[MiniBatch]:
         """The mini-batches of a script."""
@@ -197,7 +201,7 @@ class AzureJob:
         if status == "Failed" and deployment.code:
             for batch, failed in self.script_parts().items():
                 if failed:
-                    self.folder.part(batch, f".{failed}").unlink()
+                    self.script_part(batch, failed).unlink()
         self.folder.log({"event": "start"})
         self.folder.uncancel()
         with storage(self.folder.path):

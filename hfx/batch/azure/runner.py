@@ -8,7 +8,6 @@ continue with the missing parts.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shutil
@@ -18,13 +17,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hfx.batch.azure import worker as script_worker
 from hfx.batch.azure.deployment import Deployment, published_spec
 from hfx.batch.azure.jobs import AzureJob, MiniBatch
 from hfx.batch.create import create
-from hfx.batch.folder import JOB, SUMMARY, Folder, open_part, storage, write_file, write_sum
+from hfx.batch.folder import JOB, SUMMARY, Folder, new_file, new_part, open_part, take_part
 from hfx.batch.local import Pool, Worker, runner
 from hfx.batch.options import Threshold
 from hfx.batch.plan import PlannedJob
@@ -103,8 +102,8 @@ def run_published(job: AzureJob, deployment: Deployment) -> None:
         fix = f"`hfx batch azure job resume {job.name} --error-threshold N` continues with a higher one."
         raise TooManyErrors(error.message, fix) from error
     name = spec.output.file_name if spec.output.action == "append_row" else SUMMARY
-    with (folder.path / name).open("rb") as source:
-        write_file(Path(job.invocation.output) / name, lambda file: shutil.copyfileobj(source, file, 1 << 20))
+    with (folder.path / name).open("rb") as source, new_file(Path(job.invocation.output) / name) as file:
+        shutil.copyfileobj(source, file, 1 << 20)
 
 
 def _log(event: Mapping[str, Any]) -> None:
@@ -156,7 +155,9 @@ class ScriptRunner:
         if "error" in reply:
             self._failed(worker.work, reply["error"])
         elif "elements" in reply and (batch := worker.work):
-            self._publish(batch, max(0, len(batch.files) - reply["elements"]), reply["sha256"])
+            failed = max(0, len(batch.files) - reply["elements"])
+            take_part(Path(batch.path), self._job.script_part(batch.number, failed), reply["sha256"])
+            self._done(batch, failed)
 
     def _ended(self, worker: Worker[MiniBatch], code: int | None) -> None:
         how = "run() took too long" if code is None else f"its process ended ({exit_reason(code)})"
@@ -173,14 +174,12 @@ class ScriptRunner:
         if tries < most:
             self._pool.pending.appendleft(batch)
             return
-        write_file(Path(batch.path), lambda file: None)
-        self._publish(batch, len(batch.files), hashlib.sha256().hexdigest())
+        Path(batch.path).unlink(missing_ok=True)  # what a process had written when it was killed
+        with new_part(self._job.script_part(batch.number, len(batch.files))):
+            pass  # it has no rows
+        self._done(batch, len(batch.files))
 
-    def _publish(self, batch: MiniBatch, failed: int, sha256: str) -> None:
-        target = self._job.folder.part(batch.number, f".{failed}")
-        write_sum(target, sha256)
-        with storage(target):
-            Path(batch.path).rename(target)
+    def _done(self, batch: MiniBatch, failed: int) -> None:
         log.info("Mini-batch %d of %d: done, %d files failed.", batch.number + 1, len(self._plan.chunks), failed)
         self._failed_files += failed
         self._check_threshold()
@@ -200,18 +199,14 @@ def _init_failed(reason: str) -> UsageError:
 
 def publish(job: AzureJob, target: Path) -> None:
     """Join the parts into `target`, in the order of the mini-batches. Raises JobError for a damaged part."""
-
-    def join(file: BinaryIO) -> None:
-        for batch, failed in sorted(job.script_parts().items()):
-            part = job.folder.part(batch, f".{failed}")
+    with new_file(target) as file:
+        for part in (job.script_part(*done) for done in sorted(job.script_parts().items())):
             try:
                 with open_part(part) as source:
                     shutil.copyfileobj(source, file, 1 << 20)
             except ValueError as error:
                 fix = f"Delete it, then `hfx batch azure job resume --name {job.name}`."
                 raise JobError(f"{part} is damaged: {error}.", fix) from error
-
-    write_file(target, join)
 
 
 if __name__ == "__main__":
