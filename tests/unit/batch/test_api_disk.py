@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from hfx.batch.api import runner
+from hfx.batch.api.lines import cut
 from hfx.batch.api.store import BLOCK, COMPLETED, FAILED, IN_PROGRESS, Store
+from hfx.batch.plan import write_plan
 from hfx.errors import JobError
 from tests.rigs.servers.batch_api import LINES, begun, content, parsed, results, settings_of, work
 
@@ -76,10 +78,13 @@ def test_a_batch_whose_disk_fails_waits_says_so_and_goes_on(tmp_path: Path, monk
     assert len(parsed(results(tmp_path)["output.jsonl"])) == LINES
 
 
-def test_a_batch_whose_input_is_gone_fails_without_the_servers_paths(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_batch_whose_input_is_gone_or_changed_fails_without_the_servers_paths(is_gone: bool, tmp_path: Path) -> None:
     batch = begun(tmp_path, content())
     store = Store(tmp_path, 1 << 30)
-    store.content(batch.input_file_id).unlink()
+    path = store.content(batch.input_file_id)
+    write_plan(store.parts(batch), cut(path, batch.endpoint, settings_of(tmp_path))[0])
+    path.unlink() if is_gone else path.write_bytes(content().replace(b"row-1", b"row-x"))
     asyncio.run(work(settings_of(tmp_path), store))
     [error] = store.batches[batch.id].errors
     assert store.batches[batch.id].status == FAILED and str(tmp_path) not in error["message"]
