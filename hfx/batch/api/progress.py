@@ -54,8 +54,10 @@ class Progress:
     def keep(self, number: int, answer: bytes) -> None:
         """Record the answer of line `number`. Raises StorageFull and JobError."""
         with storage(Path(gettempdir())):
-            self.places[number] = self.answers.seek(0, os.SEEK_END), len(answer)
+            offset = self.answers.seek(0, os.SEEK_END)
             self.answers.write(answer)
+            self.answers.flush()  # raises here if the disk is full
+        self.places[number] = offset, len(answer)
         self.busy = 0
 
     def kept(self) -> Iterator[bytes]:

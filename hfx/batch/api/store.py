@@ -109,6 +109,7 @@ class Store:
                 (folder / name).mkdir(parents=True, exist_ok=True)
         self.files = _read(StoredFile, (folder / "files").glob(f"*{RECORD}"))
         self.batches = _read(Batch, (folder / "batches").glob(f"*/batch{RECORD}"))
+        self._used = 0
         self._clear()
         self._used = sum(path.stat().st_size + BLOCK for path in folder.rglob("*") if path.is_file())
 
@@ -168,7 +169,7 @@ class Store:
     def change(self, batch: Batch, status: str = "", **changes: Any) -> Batch:
         """Write the record of `batch` with `changes`, and with the time of a new `status`. Returns the changed batch.
 
-        If the batch is finished after the change, delete its parts.
+        If the batch is finished after the change, delete its plan and its parts.
         """
         if status:
             times = {**batch.times, **({status: int(time.time())} if status in DATED else {})}
@@ -176,7 +177,7 @@ class Store:
         batch = replace(batch, **changes)
         self._save(batch)
         if batch.is_finished:
-            self._delete_parts(batch)
+            self._delete_work(batch)
         return batch
 
     def change_in_memory(self, batch: Batch, **changes: Any) -> None:
@@ -192,11 +193,13 @@ class Store:
             raise StorageFull(f"There are {MOST_RECORDS} files and batches, as many as there may be.", "Delete files.")
         self.reserve(BLOCK + size)
 
-    def _delete_parts(self, batch: Batch) -> None:
-        parts = self.parts(batch).parts
-        size = sum(path.stat().st_size for path in parts.glob("[!.]*")) if parts.is_dir() else 0
-        _delete_work(self.parts(batch))
-        self.reserve(-size)
+    def _delete_work(self, batch: Batch) -> None:
+        """Delete the plan and the parts of a batch."""
+        folder = self.parts(batch)
+        self.reserve(-sum(path.stat().st_size for path in folder.parts.glob("[!.]*")))
+        shutil.rmtree(folder.parts, ignore_errors=True)
+        with suppress(OSError):
+            (folder.path / PLAN).unlink(missing_ok=True)
 
     def _clear(self) -> None:
         """Delete leftovers of a killed process: temporary files, content without a record, finished batches' parts."""
@@ -207,7 +210,7 @@ class Store:
                 path.unlink(missing_ok=True)
         for batch in self.batches.values():
             if batch.is_finished:
-                _delete_work(self.parts(batch))
+                self._delete_work(batch)
 
 
 def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
@@ -225,13 +228,6 @@ def _read(kind: type[Record], paths: Any) -> dict[str, Record]:
 
 def _write(path: Path, record: StoredFile | Batch) -> None:
     write_file(path, lambda file: file.write(json.dumps(asdict(record)).encode()))
-
-
-def _delete_work(folder: Folder) -> None:
-    """Delete the plan and the parts of a batch."""
-    shutil.rmtree(folder.parts, ignore_errors=True)
-    with suppress(OSError):
-        (folder.path / PLAN).unlink(missing_ok=True)
 
 
 def no_room(full: StorageFull) -> tuple[str, str]:

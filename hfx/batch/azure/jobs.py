@@ -293,14 +293,14 @@ def create_job(
     target = output.absolute() if output else folder / OUTPUT
     if target.exists():
         raise UsageError(f"The output {target} exists already.", "Give a folder that does not exist.")
-    temporary = folder.with_name(f".{name}.{os.getpid()}")
+    unfinished = folder.with_name(f".{name}.{os.getpid()}")
     try:
         with storage(target):
-            _fill(temporary, deployment, Invocation(deployment.endpoint_name, created_now(), str(target), files))
-            (output or temporary / OUTPUT).mkdir(parents=True)
-            temporary.rename(folder)
+            _fill(unfinished, deployment, Invocation(deployment.endpoint_name, created_now(), str(target), files))
+            (output or unfinished / OUTPUT).mkdir(parents=True)
+            unfinished.rename(folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     return AzureJob(Folder(folder))
 
 
