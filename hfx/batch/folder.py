@@ -26,7 +26,7 @@ from hfx.repository.staging import flush
 JOB, PLAN, PARTS, LOG = "job.json", "plan.jsonl", "parts", "log.jsonl"
 LOCK, SUMMARY, CANCEL = "lock", "summary.json", "cancelled"
 TEMPORARY, SPOOLED = ".writing-", "input."  # name prefixes of a file being written, and of the copy of standard input
-PART = re.compile(r"([0-9]{6,18})\.([a-z]+|[0-9]+)")
+PART, SCRIPT_PART = re.compile(r"([0-9]{6,18})\.([a-z]+)"), re.compile(r"([0-9]{6,18})\.([0-9]{1,18})")
 WRITER = re.compile(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-([0-9]{{1,9}})-")
 DAY = 86_400.0
 State = Literal["Running", "Completed", "Failed", "Cancelled", "Paused"]  # Azure ML's names
@@ -38,9 +38,13 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EB
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder that contains everything of a job: its plan, its parts and its output."""
+    """The folder that contains everything of a job: its plan, its parts and its output.
+
+    `part_name` matches the names of parts: the number of the chunk, and an ending.
+    """
 
     path: Path
+    part_name: re.Pattern[str] = PART
 
     @property
     def parts(self) -> Path:
@@ -64,7 +68,7 @@ class Folder:
         """Return the number of the chunk and the ending, without its point, of each part. Raises JobError."""
         with storage(self.path):
             names = [path.name for path in self.parts.iterdir()] if self.parts.is_dir() else []
-        return {int(match[1]): match[2] for match in map(PART.fullmatch, names) if match}
+        return {int(match[1]): match[2] for match in map(self.part_name.fullmatch, names) if match}
 
     @property
     def is_cancelled(self) -> bool:

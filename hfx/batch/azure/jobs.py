@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from hfx.batch.azure.deployment import DEFAULT_MINI_BATCH, PLAIN_NAME, Deployment, parse_deployment
 from hfx.batch.azure.documents import read_document, write_document
 from hfx.batch.azure.workspace import Workspace, copy_code
-from hfx.batch.folder import JOB, Folder, State, storage, temporary, write_file
+from hfx.batch.folder import JOB, SCRIPT_PART, Folder, State, storage, temporary, write_file
 from hfx.batch.plan import Plan, read_plan
 from hfx.batch.progress import errors_of
 from hfx.batch.worker import described, reported
@@ -131,7 +131,7 @@ class AzureJob:
 
     def script_parts(self) -> dict[int, int]:
         """Return the finished mini-batches of a script: number -> failed files, which is the ending of the part."""
-        return {number: int(ending) for number, ending in self.folder.endings().items()}
+        return {number: int(ending) for number, ending in Folder(self.folder.path, SCRIPT_PART).endings().items()}
 
     def script_part(self, batch: int, failed: int) -> Path:
         """Return the path of the part of a mini-batch of which `failed` files failed."""
@@ -144,7 +144,7 @@ class AzureJob:
         settings = self.deployment.settings
         rows, size = settings.output_action == "append_row", settings.mini_batch_size or DEFAULT_MINI_BATCH
         return Plan(
-            self.folder,
+            Folder(self.folder.path, SCRIPT_PART),
             [
                 MiniBatch(number, files[first : first + size], str(temporary(self.folder.part(number, ""))), rows)
                 for number, first in enumerate(range(0, len(files), size))
@@ -159,9 +159,11 @@ class AzureJob:
         invocation, deployment = self.invocation, self.deployment
         status = self.status  # read before the end of the log, as the job may end meanwhile
         if deployment.code is not None:
-            mini_batches, failed = len(self.plan.chunks), sum(self.script_parts().values())
+            parts = self.script_parts()
+            mini_batches, done, failed = len(self.plan.chunks), len(parts), sum(parts.values())
         else:
-            mini_batches = len(read_plan(self.folder)) if (self.folder.path / JOB).exists() else 0
+            is_planned = (self.folder.path / JOB).exists()
+            mini_batches, done = len(read_plan(self.folder)) if is_planned else 0, len(self.folder.done())
             failed = sum(errors_of(self.folder.events()).values())
         return {
             "name": self.name,
@@ -171,7 +173,7 @@ class AzureJob:
             "created": invocation.created,
             "files": len(invocation.files),
             "mini_batches": mini_batches,
-            "done": len(self.folder.done()),
+            "done": done,
             "failed": failed,
             "output": invocation.output,
             "error": self.ended.get("message"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hfx.batch.folder import Folder
+from hfx.batch.folder import SCRIPT_PART, Folder
 from hfx.batch.job import read_job
 from hfx.batch.options import RunOptions, Threshold
 from hfx.batch.plan import PlannedJob, read_plan
@@ -120,10 +120,10 @@ def test_other_files_in_the_parts_folder_are_not_parts(classifier: Opened, tmp_p
     folder = planned_job(classifier, tmp_path)
     published(folder)
     before = (folder / "predictions.csv").read_bytes()
-    for name in ("1 copy.csv", "²", "7", "notes.txt", ".000009.csv", "000001.csv.bak~"):
+    for name in ("1 copy.csv", "²", "7", "notes.txt", ".000009.csv", "000001.csv.bak~", "000001.3"):
         (folder / "parts" / name).write_text("not a part")
     (folder / "parts" / "000001.csv").unlink()
-    assert Folder(folder).done() == {0}
+    assert (Folder(folder).done(), Folder(folder, SCRIPT_PART).endings()) == ({0}, {1: "3"})
     with pytest.raises(JobError, match=r"1 of 2 parts of .* are missing: 1\."):
         published(folder)
     (folder / "parts" / "000001.csv").mkdir()
