@@ -7,7 +7,8 @@ import sys
 
 import onnxruntime
 
-from hfx.python_backends.engine.sessions import CAPTURE, PROVIDERS
+from hfx.python_backends.engine.captures import CAPTURE
+from hfx.python_backends.engine.sessions import PROVIDERS
 
 
 def refusal(file: str) -> str:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.local.generator import LocalGenerator
-from hfx.python_backends.engine import sessions
+from hfx.python_backends.engine import captures
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import ModelRefused
 from tests import zoo
 from tests.rigs.checkpoints import tiny_generators
@@ -71,14 +70,6 @@ def test_an_encoder_decoder_has_the_logits_of_transformers(tmp_path: Path, name:
     logits = graph_rows.decoded(folder, sources, answers, provider="CUDA")
     for got, source, answer in zip(logits, sources, answers, strict=True):
         assert_close(got, in_torch(model, input_ids=source, decoder_input_ids=answer))
-
-
-@pytest.mark.parametrize("name", tiny_generators.GENERATORS)
-def test_steps_of_every_family_are_captured(tmp_path: Path, name: str) -> None:
-    _, folder = exported(tmp_path, name)
-    for path in read_spec(folder).files.decoder.values():
-        session = sessions.open_session(path, sessions.SessionSettings(provider="CUDA"), is_decoder=True)
-        assert sessions.captures(session), path.name
 
 
 @pytest.mark.parametrize("beams", [2, 8])
@@ -145,7 +136,7 @@ def test_an_export_is_verified_on_the_gpu_and_answers_there(tmp_path: Path, chec
 def test_layers_run_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only shapes of a few bytes are computed on the CPU, and no keys or values are copied."""
     _, folder = exported(tmp_path, "gpt2")
-    options, opened = sessions.session_options, []
+    options, opened = captures.session_options, []
 
     def profiled(*arguments: Any) -> Any:
         chosen = options(*arguments)
@@ -153,16 +144,16 @@ def test_layers_run_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         chosen.profile_file_prefix = str(tmp_path / "profile")
         return chosen
 
-    monkeypatch.setattr(sessions, "session_options", profiled)
-    real = sessions.open_captured
+    monkeypatch.setattr(captures, "session_options", profiled)
+    real = captures.open_captured
 
     def kept(*arguments: Any) -> Any:
-        session, graphs = real(*arguments)
-        graphs.refusal = "a captured graph has no events of nodes"
-        opened.append(session)
-        return session, graphs
+        net = real(*arguments)
+        net.refuse("a captured graph has no events of nodes")
+        opened.append(net.session)
+        return net
 
-    monkeypatch.setattr("hfx.python_backends.engine.staging.open_captured", kept)
+    monkeypatch.setattr("hfx.python_backends.engine.placement.open_captured", kept)
     prompts, answers = graph_rows.random_rows(LENGTHS), graph_rows.random_rows([STEPS] * len(LENGTHS), seed=1)
     graph_rows.decoded(folder, prompts, answers, provider="CUDA")
     events = json.loads(Path(opened[0].end_profiling()).read_text())

@@ -138,15 +138,15 @@ def measure(folder: Path, plan: GeneratorPlan, reference: Reference, session: Se
     trusted = NOISE * reference.largest
     margin = 2 * max(reference.noise, forced.delta if forced.delta <= trusted else 0.0)
     alone = work.effort.alone
-    with open_engine(runner, spec, reference, session) as engine:
+    with open_engine(runner, spec, reference) as engine:
         greedy = measure_greedy(engine, reference, work.greedy, alone, margin)
         beams = measure_beams(engine, reference, work.beams, alone, margin) if reference.beams else None
     return Figures(forced, greedy, beams, work.beams.num_beams, reference.noise, long)
 
 
-def open_engine(runner: Runner, spec: EngineSpec, reference: Reference, session: SessionSettings) -> Engine:
+def open_engine(runner: Runner, spec: EngineSpec, reference: Reference) -> Engine:
     """Return the engine of a runner with SLOTS rows, whose queue can hold all of the reference's prompts."""
-    return Engine.of(runner, spec, session, EngineSettings(SLOTS, len(reference.prompts)))
+    return Engine.of(runner, spec, EngineSettings(SLOTS, len(reference.prompts)))
 
 
 def open_rows(spec: EngineSpec, rows: int, settings: SessionSettings) -> Runner:

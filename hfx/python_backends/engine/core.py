@@ -163,12 +163,14 @@ class Core:
         try:
             draft = plan.draft if isinstance(plan, Run) else ()
             outputs = run_plan(runner, plan)
-            if runner.device is not None and isinstance(plan, Run) and self._goes_on(plan):
+            if runner.placement.runs_ahead and isinstance(plan, Run) and self._goes_on(plan):
                 runner.partitions[plan.width].begin_next_step(plan.groups)
             steps = self.picker.pick(outputs, plan.picks, draft)
             drop_rejected(runner, plan, steps)
         except BaseException as error:  # whatever the runtime raises concerns this plan's jobs, and only them
-            _raise_if_lost(runner, error)
+            if isinstance(error, DeviceLost):
+                raise
+            runner.placement.check()
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
             self.scheduler.finish(plan, steps)
@@ -292,19 +294,6 @@ def _goes_on(sequence: Sequence) -> bool:
     request = sequence.job.request
     chosen = sequence.length + 2 - len(request.settings.decoder_prompt or request.prompt)
     return not sequence.over and not sequence.prompt_left and chosen < request.settings.max_tokens
-
-
-def _raise_if_lost(runner: Runner, error: BaseException) -> None:
-    """Raise DeviceLost if the runner's device can't be used any longer. `error` ended a run."""
-    if isinstance(error, DeviceLost):
-        raise error
-    if runner.device is not None:
-        try:
-            runner.device.copier.synchronize()
-        except DeviceLost:
-            raise
-        except EngineError:
-            LOG.exception("the GPU can't be asked whether it works")
 
 
 def _step_failed(plan: Plan, error: BaseException) -> StepFailed:

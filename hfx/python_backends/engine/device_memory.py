@@ -8,12 +8,11 @@ each other without the host. The host waits only where it reads results (`Copier
 from __future__ import annotations
 
 import ctypes
-import itertools
-import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import DeviceLost, EngineError, ProviderMissing
 
-LOG = logging.getLogger(__name__)
 LIBRARY = "libcuda.so.1"
 HOST, DEVICE = 1, 2  # CUmemorytype
 NON_BLOCKING = 1  # CUstream_flags: the stream does not wait for the default stream, nor this for the stream
 INVALID_VALUE, OUT_OF_MEMORY = 1, 2  # the CUresults after which a device still works
 ALIGNMENT = 256  # bytes, like cudaMalloc's
 
-NOT_CAPTURED = -1  # the number of runs without a captured graph
 # While a CUDA graph is captured, no thread may allocate memory, and so none may open a session.
 CAPTURING = threading.Lock()
 
@@ -196,10 +193,29 @@ class DeviceArray:
     dtype: np.dtype[Any]
     owner: Any
 
-    def rows(self, first: int, count: int) -> DeviceArray:
-        """Return the memory of `count` entries of the first axis, from entry `first` on."""
+    def __getitem__(self, rows: slice) -> DeviceArray:
+        """Return the memory of consecutive entries of the first axis."""
+        first, end, _ = rows.indices(self.shape[0])
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        return replace(self, address=self.address + first * row, shape=(count, *self.shape[1:]))
+        return replace(self, address=self.address + first * row, shape=(end - first, *self.shape[1:]))
+
+    def __array__(self, *options: Any, **more: Any) -> NDArray[Any]:
+        """Return a copy on the host, for np.asarray. Raises EngineError."""
+        return self.download()
+
+    def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
+        """Return the same memory with another shape."""
+        return replace(self, shape=shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def place(self) -> tuple[str, int, Any, tuple[int, ...], int]:
+        """The device, its number, the element type, the shape and the address, as IOBinding takes them."""
+        return self.device.name, self.device.number, self.dtype.type, self.shape, self.address
 
     def download(self) -> NDArray[Any]:
         """Return a copy on the host, after the work before it. Raises EngineError."""
@@ -218,7 +234,7 @@ class Mirror:
 
     def __init__(self, device: Device, layout: Layout) -> None:
         sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout.values()]
-        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
+        ends = [0, *np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()]
         self._device, self._size = device, ends[-1]
         self._host = device.memory(self._size, on_host=True)
         self._copy = device.allocate((self._size,), np.uint8)
@@ -226,35 +242,39 @@ class Mirror:
         block[:] = 0
         self.arrays: dict[str, NDArray[Any]] = {}
         self.copies: dict[str, DeviceArray] = {}
-        for (name, (shape, dtype)), size, begin in zip(layout.items(), sizes, [0, *ends[:-1]], strict=True):
+        for (name, (shape, dtype)), size, begin in zip(layout.items(), sizes, ends[:-1], strict=True):
             self.arrays[name] = block[begin : begin + size].view(dtype).reshape(shape)
             address = self._copy.address + begin
             self.copies[name] = replace(self._copy, address=address, shape=shape, dtype=np.dtype(dtype))
 
     def upload(self) -> None:
-        """Begin to copy all arrays to the device. Raises EngineError."""
-        self._device.copier.upload(self._host.address, self._copy.address, self._size)
+        """Begin to copy all arrays, if any, to the device. Raises EngineError."""
+        if self._size:
+            self._device.copier.upload(self._host.address, self._copy.address, self._size)
 
     def download(self) -> None:
-        """Begin to copy all arrays from the device. Raises EngineError."""
-        self._device.copier.download(self._copy.address, self._host.address, self._size)
+        """Begin to copy all arrays, if any, from the device. Raises EngineError."""
+        if self._size:
+            self._device.copier.download(self._copy.address, self._host.address, self._size)
 
 
-class Graphs:
-    """The CUDA graphs of the session of a `model`, by number. `refusal` says why runs are not captured."""
+@dataclass
+class DeviceCounts:
+    """Counts what was done on a device. All of these are fields of Stats (core.py), too."""
 
-    def __init__(self, model: str) -> None:
-        self.refusal = ""
-        self._model = model
-        self._numbers = itertools.count(1)
+    steps_captured: int = 0
+    steps_ahead: int = 0
+    prompt_runs: Counter[tuple[int, int]] = field(default_factory=Counter)
+    prompts_captured: int = 0
+    device_cache_bytes: int = 0
+    capture_refusal: str = ""
 
-    def number(self) -> int:
-        """Return the number of a new graph, or NOT_CAPTURED."""
-        return NOT_CAPTURED if self.refusal else next(self._numbers)
+    def restart(self) -> None:
+        """Forget the runs so far."""
+        self.steps_captured = self.prompts_captured = 0
+        self.prompt_runs.clear()
 
-    def refuse(self, reason: str) -> None:
-        """Capture no further graphs, and log why."""
-        if not self.refusal:
-            LOG.warning("%s is not captured as CUDA graphs, so its operators are started one by one: %s",
-                        self._model, reason)  # fmt: skip
-        self.refusal = reason
+    def count_prompts(self, shape: tuple[int, int], captured: bool) -> None:
+        """Count a run of prompts or sources of this (rows, width), padding included."""
+        self.prompt_runs[shape] += 1
+        self.prompts_captured += captured

@@ -14,17 +14,16 @@ from typing import Any
 
 from ..errors import DeviceLost, EngineClosed, EngineError, QueueFull
 from .core import Core, Stats
-from .fair_scheduler import BATCHES, LIGHT_ROWS, FairScheduler
+from .fair_scheduler import BATCHES, FairScheduler
 from .jobs import Drafter, Job, new_job
 from .partition import MOST_DRAFT
 from .picker import Picker
-from .plan import DEVICE_LIMITS, Limits
 from .prefix_cache import DEFAULT_MB, PrefixCache
 from .request import Request, check
-from .runners import DecoderRunner, Runner
+from .runners import Runner
 from .runtimes import open_runner
 from .sessions import SessionSettings
-from .spec import NATIVE, EngineSpec, read_spec
+from .spec import EngineSpec, read_spec
 
 LOG = logging.getLogger(__name__)
 DEFAULT_SLOTS = 32  # rows that are decoded at a time: a beam or a sampled sequence takes one
@@ -113,24 +112,21 @@ class Engine:
         """
         chosen = EngineSettings(**settings)
         spec, session = read_spec(Path(folder)), SessionSettings(threads, provider, runtime, device_id=device_id)
-        return cls.of(open_runner(spec, chosen.slots, session), spec, session, chosen)
+        return cls.of(open_runner(spec, chosen.slots, session), spec, chosen)
 
     @classmethod
-    def of(cls, runner: Runner, spec: EngineSpec, session: SessionSettings, settings: EngineSettings) -> Engine:
+    def of(cls, runner: Runner, spec: EngineSpec, settings: EngineSettings) -> Engine:
         """Return an engine that uses `runner`, which must have rows for the slots. The engine closes it in the end."""
         beams, slots = settings.beams, settings.slots
         for width in set(beams).intersection(spec.beams):
             runner.open_partition(width)
         prefixes = open_prefix_cache(runner, settings.prefix_cache_mb)
-        separates = runner.device is None
-        limits = Limits() if separates else DEVICE_LIMITS
-        short_parts = separates and spec.max_length > limits.chunk and runner.same_in_parts
-        runners = (runner, *(runner.second() for _ in range(BATCHES - 1))) if separates else (runner,)
-        light_rows = max(beams, default=LIGHT_ROWS) if separates else 0
+        placement = runner.placement
+        limits, light_rows = placement.limits, placement.light_rows(beams)
+        short_parts = spec.max_length > limits.chunk and runner.same_in_parts
+        runners = (runner, *(runner.second() for _ in range(BATCHES - 1 if light_rows else 0)))
         scheduler = FairScheduler(slots, spec.has_encoder, limits, light_rows, prefixes, short_parts)
-        if runner.runtime == NATIVE and spec.operators:  # log-softmax and top-k are native, too
-            session = replace(session, operators=spec.operators.path)
-        return cls(spec, Core(scheduler, runners, Picker(spec, slots, session, runner.device)), settings)
+        return cls(spec, Core(scheduler, runners, Picker(placement.scores(spec, slots))), settings)
 
     @property
     def runtime(self) -> str:
@@ -186,7 +182,7 @@ class Engine:
     def stats(self) -> Stats:
         """Return the counters and the current state."""
         with self._lock:
-            scheduler, runs = self._core.scheduler, self._core.runners[0].device_runs()
+            scheduler = self._core.scheduler
             return replace(
                 deepcopy(self._core.counters),
                 slots=scheduler.slots,
@@ -195,12 +191,7 @@ class Engine:
                 waiting=scheduler.waiting + len(self._submitted),
                 most_waiting=self._most_waiting(),
                 requests=len(self._core.jobs),
-                steps_captured=runs.steps_captured,
-                steps_ahead=runs.steps_ahead,
-                prompt_runs=runs.prompts.shapes.copy(),
-                prompts_captured=runs.prompts.captured,
-                device_cache_bytes=runs.cache_bytes,
-                capture_refusal=runs.refusal,
+                **vars(deepcopy(self._core.runners[0].placement.counts)),
             )
 
     def close(self) -> None:
@@ -256,7 +247,8 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            self._warm()
+            for runner in self._core.runners:
+                runner.placement.warm(tuple(runner.partitions.values()), WARM_SECONDS)
             while self._take_requests():
                 self._step_began = time.monotonic()
                 self._core.expire(self._step_began)
@@ -268,17 +260,6 @@ class Engine:
             self._failure = error
         finally:
             self._end()
-
-    def _warm(self) -> None:
-        """Capture CUDA graphs, which ONNX Runtime replays only in the thread in which they were captured."""
-        for runner in self._core.runners:
-            if runner.device is not None:
-                try:
-                    runner.warm(WARM_SECONDS)
-                except DeviceLost:
-                    raise
-                except Exception:  # a request fails in the same way, or its run is smaller
-                    LOG.exception("not all runs could be captured before the first request")
 
     def _take_requests(self) -> bool:
         """Accept and cancel jobs as callers requested; wait if there is nothing to do. Return False to stop."""
@@ -318,7 +299,7 @@ def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:
     a log line says so if `megabytes` was set.
     """
     size = (DEFAULT_MB if megabytes is None else megabytes) << 20
-    blocks = runner.keep_prefixes(size) if size and isinstance(runner, DecoderRunner) else 0
+    blocks = runner.keep_prefixes(size) if size else 0
     if megabytes and not blocks:
         LOG.warning("prefix_cache_mb is %d, but this model has no prefix cache here", megabytes)
     return PrefixCache(blocks)

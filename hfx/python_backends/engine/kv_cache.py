@@ -5,17 +5,15 @@ These classes do not know which rows are in use.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..checks import Ids
-from .device_memory import HOST, Block, Device, DeviceArray
+from .device_memory import HOST, Block, Device, DeviceArray, DeviceCounts
 from .prefix_cache import BLOCK
 from .sessions import Bindable, Bindables, Reserved
 from .spec import EngineSpec
@@ -80,7 +78,7 @@ class DeviceCache:
         self.parts, self.rows, *self._row = shape
         self._heads, self._capacity, head_dim = self._row
         self.device = device
-        self._memory = device.allocate(shape, dtype) if memory is None else replace(memory, shape=shape)
+        self._memory = (memory or device.allocate(shape, dtype)).reshape(shape)
         self._item = head_dim * self._memory.dtype.itemsize  # bytes of one position of one head
 
     def part(self, part: int, first: int, count: int) -> DeviceArray:
@@ -90,6 +88,11 @@ class DeviceCache:
     def layer(self, layer: int) -> DeviceArray:
         """Return the memory of the keys and values of all rows."""
         return self._array(2 * layer, 0, (2, self.rows, *self._row))
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the memory."""
+        return self._memory.nbytes
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy positions 0 to `length` of row `source` to row `target`."""
@@ -111,11 +114,6 @@ class DeviceCache:
     def release(self, first: int) -> None:
         """Do nothing: memory on a device stays allocated."""
 
-    @property
-    def bytes(self) -> int:
-        """The size of the memory."""
-        return math.prod(self._memory.shape) * self._memory.dtype.itemsize
-
     def _array(self, part: int, row: int, shape: tuple[int, ...]) -> DeviceArray:
         return replace(self._memory, address=self._block(part, row).address, shape=shape)
 
@@ -129,18 +127,22 @@ class DeviceCache:
 Cache = Union[KvCache, DeviceCache]
 
 
-def reshaped(memory: Bindable, shape: tuple[int, ...]) -> Bindable:
-    """Return the same memory with another shape."""
-    return replace(memory, shape=shape) if isinstance(memory, DeviceArray) else memory.reshape(shape)
+class Place(Protocol):
+    """What the rows of a model need of the placement of its nets (placement.py)."""
 
+    counts: DeviceCounts
 
-# Makes a cache from [parts, rows, heads, capacity, head_dim] and a dtype.
-CacheMaker = Callable[[tuple[int, ...], DTypeLike], Cache]
+    def cache(self, shape: tuple[int, ...], dtype: DTypeLike) -> Cache:
+        """Return a cache [parts, rows, heads, capacity, head_dim]."""
 
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Bindable:
+        """Return memory beside the caches."""
 
-def cache_maker(device: Device | None) -> CacheMaker:
-    """Return what makes caches on `device`, or on the host without one."""
-    return KvCache if device is None else partial(DeviceCache, device)
+    def run_size(self, groups: int, most: int) -> int:
+        """Return the number of groups of a step of `groups`; `most` have memory."""
+
+    def wait(self) -> None:
+        """Wait for the end of all runs that were begun. Raises EngineError."""
 
 
 class PrefixBlocks:
@@ -156,15 +158,13 @@ class PrefixBlocks:
         self.count = size // self.bytes
         self.array = Reserved((self.count, *block.shape), block.dtype).array
 
-    def load(self, blocks: Ids, cache: Cache, row: int) -> None:
+    def load(self, blocks: Ids, cache: KvCache, row: int) -> None:
         """Copy `blocks` to the beginning of a row."""
-        assert isinstance(cache, KvCache)
         for at, block in enumerate(blocks):
             cache.positions(row, at * BLOCK, (at + 1) * BLOCK)[...] = self.array[block]
 
-    def save(self, saves: Pairs, cache: Cache, row: int) -> None:
+    def save(self, saves: Pairs, cache: KvCache, row: int) -> None:
         """Copy blocks of a row to the prefix cache, for each (block of the row, block of the cache) pair in `saves`."""
-        assert isinstance(cache, KvCache)
         for at, block in saves:
             self.array[block] = cache.positions(row, at * BLOCK, (at + 1) * BLOCK)
 
@@ -187,22 +187,17 @@ class CrossCache:
     host (`put`).
     """
 
-    def __init__(self, spec: EngineSpec, groups: int, make_cache: CacheMaker = KvCache) -> None:
+    def __init__(self, spec: EngineSpec, groups: int, place: Place) -> None:
         self._heads, self._head_dim = spec.heads, spec.head_dim
         shape = (2 * spec.layers, groups, spec.heads, spec.max_source, spec.head_dim)
-        self._cache = make_cache(shape, spec.cross_type)
+        self._cache = place.cache(shape, spec.cross_type)
         last_type = "float16" if spec.cross_type == "float16" else "float32"
-        self._last = make_cache((*shape[:3], 1, spec.head_dim), last_type)
+        self._last = place.cache((*shape[:3], 1, spec.head_dim), last_type)
         self._width = width = spec.heads * spec.head_dim
         self._capacity = spec.max_source
         self._scales = np.ones((2 * spec.layers, groups, width), np.float32) if spec.cross_type == "int8" else None
         self.last_positions = np.zeros(groups, np.int32)
         self._total = np.zeros((), np.int32)
-
-    @property
-    def caches(self) -> tuple[Cache, Cache]:
-        """The cross K/V, and the last position of each source."""
-        return self._cache, self._last
 
     def put(self, group: int, values: NDArray[Any], scales: NDArray[np.float32] | None) -> None:
         """Fill `group` with a source: `values` [layers, length, 2 * heads * head_dim], K before V.
@@ -242,7 +237,7 @@ class CrossCache:
         past, present = bind_cache(self._cache, 0, groups, CROSS_PREFIXES)
         shape = (groups, 1, self._width)
         last = {
-            f"cross_{'kv'[part % 2]}_last_{part // 2}": reshaped(self._last.part(part, 0, groups), shape)
+            f"cross_{'kv'[part % 2]}_last_{part // 2}": self._last.part(part, 0, groups).reshape(shape)
             for part in range(self._last.parts)
         }
         if self._scales is not None:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
-from .device_memory import DeviceArray, Graphs
-from .kv_cache import Cache, CacheMaker, CrossCache, DeviceCache, Pairs, bind_cache
-from .plan import padded
-from .sessions import Binding, Reserved
+from .kv_cache import Cache, CrossCache, Pairs, Place, bind_cache
+from .sessions import Bindable, BoundRun, Net
 from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")
@@ -27,38 +26,31 @@ MOST_DRAFT = 15
 
 
 class Outputs:
-    """The outputs of a run: `next_ids` [rows, 1] int64 on the host, and `logits` [rows, vocabulary] float32 if wanted.
+    """The outputs of a run: `next_ids` [rows, 1] int64 on the host, and logits [rows, vocabulary] float32 if wanted.
 
-    A run on a device leaves the logits in `device_logits` [rows, vocabulary] float32, and `logits` are copied to the
-    host when they are first read. All of them are valid until the next run.
+    The logits are in `memory`, on the host or on a device; `logits` are copied from a device when they are first read.
+    All of them are valid until the next run.
     """
 
-    def __init__(
-        self,
-        next_ids: NDArray[np.int64],
-        logits: NDArray[np.float32] | None = None,
-        device_logits: DeviceArray | None = None,
-    ) -> None:
+    def __init__(self, next_ids: NDArray[np.int64], memory: Bindable | None = None) -> None:
         self.next_ids = next_ids
-        self.device_logits = device_logits
-        self._logits = logits
+        self.memory = memory
 
-    @property
-    def has_logits(self) -> bool:
-        """Whether there are logits, on the host or on a device."""
-        return self._logits is not None or self.device_logits is not None
-
-    @property
+    @cached_property
     def logits(self) -> NDArray[np.float32] | None:
         """The logits on the host; None if the run has none. Raises EngineError if they can't be copied."""
-        if self._logits is None and self.device_logits is not None:
-            self._logits = self.device_logits.download()
-        return self._logits
+        return None if self.memory is None else np.asarray(self.memory)
+
+    @property
+    def host_logits(self) -> NDArray[np.float32]:
+        """The logits on the host, which the run must have."""
+        logits = self.logits
+        assert logits is not None
+        return logits
 
     def first(self, rows: int) -> Outputs:
         """Return the outputs of the first rows."""
-        logits = None if self._logits is None else self._logits[:rows]
-        return Outputs(self.next_ids[:rows], logits, self.device_logits and self.device_logits.rows(0, rows))
+        return Outputs(self.next_ids[:rows], None if self.memory is None else self.memory[:rows])
 
     @staticmethod
     def joined(runs: Iterable[Outputs]) -> Outputs:
@@ -109,65 +101,70 @@ class Tokens:
 class BegunStep(NamedTuple):
     """A step of `groups` that was begun after this number of `changes`."""
 
-    binding: Binding
+    binding: BoundRun
     groups: int
     changes: int
+
+
+class BoundRuns(dict[tuple[int, bool], BoundRun]):
+    """The runs of one kind that are bound, by their size and whether they have logits.
+
+    Smaller runs use the beginning of `tokens`, and write their best ids to the beginning of `next_ids` [rows, 1].
+    """
+
+    def __init__(self, tokens: Tokens, next_ids: NDArray[np.int64]) -> None:
+        super().__init__()
+        self.tokens, self.next_ids = tokens, next_ids
 
 
 class DecoderPartition:
     """A decoder's rows: `groups` groups of `width` rows. With an encoder, each group has the cross K/V of a source.
 
-    A row's length is the number of cached tokens, which is also the position of its next input. The cache has
-    `more_rows` rows after the partition's own rows. `size` determines the number of groups of a step. `verifies` says
-    that a run of several tokens of row 0 gives the same bits as single steps (see probes). With an encoder, `touched`
-    is the largest number of groups that were in use since memory was last freed.
+    For the life of the partition:
 
-    On a device, the session captures `graphs`, steps have few sizes, and a step may be begun before it is planned.
-    `steps_captured` counts the steps that replayed a graph, and `steps_ahead` those that were begun before.
+    - `cache` [2 * layers, rows, kv_heads, max_length, head_dim] has the keys and values. Without an encoder, it has one
+      more row, in which parts of prompts are run. `cross` has the sources' keys and values.
+    - `size` determines the number of groups of a step, and `verifies` says that a run of several tokens of row 0 gives
+      the same bits as single steps (see probes).
+    - `_steps` and `_drafts` are the bound runs; all of them write `_logits` [rows, vocabulary].
+
+    For the life of the sequence in a row:
+
+    - `ids` and `positions` [rows, 1] are the next input and its position, `lengths` [rows] the number of cached tokens,
+      which is equal to the position.
+    - `touched` is the largest number of groups that were in use since memory was last freed (with an encoder).
+
+    From one step to the next: `_begun` is a step that was begun before it is planned, on a device, and `_changes` is
+    the number of changes of rows, after which such a step is of no use.
     """
 
-    def __init__(
-        self,
-        spec: EngineSpec,
-        width: int,
-        groups: int,
-        session: Any,
-        make_cache: CacheMaker,
-        more_rows: int = 0,
-        graphs: Graphs | None = None,
-    ) -> None:
-        rows = groups * width
+    def __init__(self, spec: EngineSpec, width: int, groups: int, net: Net, place: Place) -> None:
+        rows, more_rows = groups * width, 0 if spec.has_encoder else 1
         self.width = width
+        self._net, self._place = net, place
         shape = (2 * spec.layers, rows + more_rows, spec.kv_heads, spec.max_length, spec.head_dim)
-        self.cache = make_cache(shape, spec.kv_type)
-        self.cross = CrossCache(spec, groups, make_cache) if spec.has_encoder else None
+        self.cache = place.cache(shape, spec.kv_type)
+        self.cross = CrossCache(spec, groups, place) if spec.has_encoder else None
+        self._logits = place.array((rows, spec.vocab_size), np.float32)
+        self._capacity = spec.max_length
+        self.size = StepSize()
+        self.verifies = False
+
         self.ids = np.zeros((rows, 1), np.int64)
         self.positions = np.zeros((rows, 1), np.int64)
         self.lengths = np.zeros(rows, np.int32)
-        scores = rows, spec.vocab_size
-        self._logits: NDArray[np.float32] | DeviceArray = (
-            self.cache.device.allocate(scores, np.float32)
-            if isinstance(self.cache, DeviceCache)
-            else Reserved(scores, np.float32).array
-        )
-        self.size = StepSize()
-        self.verifies = False
         self.touched = 0
-        self._capacity = spec.max_length
-        self._total = np.zeros((), np.int32)
-        self._first = np.zeros((rows, 1), np.int64)
-        self._session = session
-        self._graphs = graphs
-        self.steps_captured = self.steps_ahead = 0
-        self._changes = 0  # of rows, between steps
+
+        # A step runs one token a row. Its position is the number of cached tokens, so `lengths` can serve as `ends`.
+        # The graph writes next_ids after it has read input_ids; as both are the same array, the next input is in place
+        # without a copy.
+        total, first = np.zeros((), np.int32), np.zeros((rows, 1), np.int64)
+        self._steps = BoundRuns(Tokens(self.ids, self.positions, self.lengths, total, first), self.ids)
+        tokens, total = np.arange(MOST_DRAFT + 1, dtype=np.int64)[None], np.zeros((), np.int32)
+        draft = Tokens(tokens.copy(), tokens.copy(), np.zeros(1, np.int32), total, tokens)
+        self._drafts = BoundRuns(draft, np.zeros((MOST_DRAFT + 1, 1), np.int64))
         self._begun: BegunStep | None = None
-        self._inputs: dict[str, list[object]] = {tensor.name: tensor.shape for tensor in session.get_inputs()}
-        self._steps: dict[tuple[int, bool], Binding] = {}
-        # For runs of several tokens of row 0, which use the beginning of these arrays.
-        tokens = np.arange(MOST_DRAFT + 1, dtype=np.int64)[None]
-        self._draft = Tokens(tokens.copy(), tokens.copy(), np.zeros(1, np.int32), np.zeros((), np.int32), tokens)
-        self._draft_ids = np.zeros((MOST_DRAFT + 1, 1), np.int64)
-        self._drafts: dict[tuple[int, bool], Binding] = {}
+        self._changes = 0
 
     @property
     def takes_several(self) -> bool:
@@ -175,7 +172,7 @@ class DecoderPartition:
 
         Graphs of earlier versions do not.
         """
-        return self._inputs["last_index" if self.cross is None else "input_ids"][1] != 1
+        return self._net.inputs["last_index" if self.cross is None else "input_ids"][1] != 1
 
     def start(self, row: int, length: int) -> None:
         """Set the number of cached tokens of `row` to `length`."""
@@ -245,13 +242,13 @@ class DecoderPartition:
         self._begun = None
         if begun is not None and not logits and begun.groups >= groups and begun.changes == self._changes:
             binding = begun.binding
-            self.steps_ahead += 1
+            self._place.counts.steps_ahead += 1
         else:
             if begun is not None:
                 begun.binding.drop()
             binding = self._begin_step(groups, logits)
         binding.finish()
-        self.steps_captured += binding.captured
+        self._place.counts.steps_captured += binding.captured
         self.lengths[:rows] += 1
         self.positions[:rows] += 1
         return self.outputs(self.ids[:rows], logits)
@@ -262,11 +259,10 @@ class DecoderPartition:
         If something changes before the next call of `step`, the step that was begun has no effect: what it writes lies
         beyond the rows' lengths.
         """
-        assert isinstance(self.cache, DeviceCache)
         try:
             binding = self._begin_step(groups, logits=False)
         except Exception:  # the step itself will raise it
-            self.cache.device.copier.synchronize()
+            self._place.wait()
         else:
             self._begun = BegunStep(binding, groups, self._changes)
 
@@ -275,19 +271,22 @@ class DecoderPartition:
 
         Afterwards, the caller must set row 0's next input.
         """
-        tokens = len(draft) + 1
-        binding = self._drafts.get((tokens, logits))
+        tokens, runs = len(draft) + 1, self._drafts
+        binding = runs.get((tokens, logits))
         if binding is None:
-            binding = self._drafts[tokens, logits] = self._bind_draft(tokens, logits)
+            of = runs.tokens
+            ids, positions, picked = (each[:, :tokens] for each in (of.ids, of.positions, of.picked))
+            some = Tokens(ids, positions, of.ends, of.total, picked)
+            binding = runs[tokens, logits] = self.bind(0, some, runs.next_ids[:tokens], logits)
         start, end = int(self.lengths[0]), int(self.lengths[0]) + tokens
-        self._draft.ids[0, :tokens] = self.ids[0, 0], *draft
-        self._draft.positions[0, :tokens] = np.arange(start, end)
-        self._draft.ends[0], self._draft.total[...] = end - 1, end
+        runs.tokens.ids[0, :tokens] = self.ids[0, 0], *draft
+        runs.tokens.positions[0, :tokens] = np.arange(start, end)
+        runs.tokens.ends[0], runs.tokens.total[...] = end - 1, end
         if self.cross is not None:
             self.cross.prepare(1)
         binding.run()
         self.start(0, end)
-        return self.outputs(self._draft_ids[:tokens], logits)
+        return self.outputs(runs.next_ids[:tokens], logits)
 
     def drop(self, positions: int) -> None:
         """Forget the last positions of row 0. Memory beyond a row's length is never read."""
@@ -301,7 +300,7 @@ class DecoderPartition:
         logits: bool,
         captured: bool = False,
         cache: Cache | None = None,
-    ) -> Binding:
+    ) -> BoundRun:
         """Bind a run of the graph to the rows from `first` on (always 0 with an encoder), and return the binding.
 
         The outputs have as many rows as `next_ids`. On a device, the run is captured if `captured`. `cache`, if given,
@@ -323,15 +322,14 @@ class DecoderPartition:
             inputs |= cross
             outputs |= cross_present
         if logits:
-            outputs["logits"] = self._logits_of(len(next_ids))
-        if WANTS_LOGITS in self._inputs:
+            outputs["logits"] = self._logits[: len(next_ids)]
+        if WANTS_LOGITS in self._net.inputs:
             inputs[WANTS_LOGITS] = np.array(logits)
-        return Binding(self._session, {**inputs, **past}, outputs, self._graphs if captured else None)
+        return self._net.bind({**inputs, **past}, outputs, captured)
 
     def outputs(self, next_ids: NDArray[np.int64], logits: bool) -> Outputs:
         """Return the outputs of a run that was bound to `next_ids`, or to more rows of it."""
-        found = self._logits_of(len(next_ids)) if logits else None
-        return Outputs(next_ids, None, found) if isinstance(found, DeviceArray) else Outputs(next_ids, found)
+        return Outputs(next_ids, self._logits[: len(next_ids)] if logits else None)
 
     def release_memory(self, first: int) -> None:
         """Free the memory of groups from `first` on."""
@@ -340,46 +338,29 @@ class DecoderPartition:
             self.cross.release(first)
         self.touched = first
 
-    def _run_size(self, groups: int) -> int:
-        if self._graphs is None:
-            return self.size.of(groups)
-        return padded(groups, 1, len(self.lengths) // self.width)
-
-    def _logits_of(self, rows: int) -> NDArray[np.float32] | DeviceArray:
-        return self._logits.rows(0, rows) if isinstance(self._logits, DeviceArray) else self._logits[:rows]
-
     def _start_group(self, group: int) -> None:
         for row in range(group * self.width, (group + 1) * self.width):
             self.start(row, 0)
 
-    def _begin_step(self, groups: int, logits: bool) -> Binding:
-        run = self._run_size(groups)
+    def _begin_step(self, groups: int, logits: bool) -> BoundRun:
+        run = self._place.run_size(self.size.of(groups), len(self.lengths) // self.width)
         self.empty(groups, run)
         binding = self._steps.get((run, logits))
         if binding is None:
             binding = self._steps[run, logits] = self._bind_step(run, logits)
         if not binding.captured:
-            self._total[...] = self.lengths[: run * self.width].max() + 1
+            self._steps.tokens.total[...] = self.lengths[: run * self.width].max() + 1
             if self.cross is not None:
                 self.cross.prepare(run)
         binding.begin()
         return binding
 
-    def _bind_step(self, groups: int, logits: bool) -> Binding:
-        rows = groups * self.width
-        # A step runs one token a row. Its position is the number of cached tokens, so `lengths` can serve as `ends`.
-        # The graph writes next_ids after it has read input_ids; as both are the same array, the next input is in place
-        # without a copy.
-        ids, ends = self.ids[:rows], self.lengths[:rows]
-        tokens = Tokens(ids, self.positions[:rows], ends, self._total, self._first[:rows])
+    def _bind_step(self, groups: int, logits: bool) -> BoundRun:
+        rows, of = groups * self.width, self._steps.tokens
         # A captured graph can't read a new total in each step. As the total need only be an upper bound, it is then the
         # capacity.
-        self._total[...] = self._capacity
+        of.total[...] = self._capacity
         if self.cross is not None:
             self.cross.prepare_any()
-        return self.bind(0, tokens, ids, logits, captured=True)
-
-    def _bind_draft(self, tokens: int, logits: bool) -> Binding:
-        all_of = self._draft
-        ids, positions, picked = (each[:, :tokens] for each in (all_of.ids, all_of.positions, all_of.picked))
-        return self.bind(0, Tokens(ids, positions, all_of.ends, all_of.total, picked), self._draft_ids[:tokens], logits)
+        tokens = Tokens(of.ids[:rows], of.positions[:rows], of.ends[:rows], of.total, of.picked[:rows])
+        return self.bind(0, tokens, self.ids[:rows], logits, captured=True)

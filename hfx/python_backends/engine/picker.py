@@ -13,29 +13,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import EngineError
-from .device_memory import Device
 from .jobs import Sequence as Searched
 from .matcher import Floats
 from .partition import Outputs
 from .plan import Picks
 from .request import Step, Top
 from .sampling import SingleSearch
-from .scores import Best, DeviceScores, HostScores, Ids, failure
+from .scores import Best, Ids, Scores, failure
 from .search import log_probs_at
-from .sessions import SessionSettings
-from .spec import EngineSpec
 
 
 class Picker:
-    """Picks the next tokens from the outputs of runs of at most `slots` rows, which may be on a `device`."""
+    """Picks the next tokens from the outputs of runs. `scores` edits and ranks their logits."""
 
-    def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings, device: Device | None = None) -> None:
-        self._on_host = HostScores(spec, slots, settings)
-        self._on_device = None if device is None else DeviceScores.open(spec, settings, device)
+    def __init__(self, scores: Scores) -> None:
+        self._scores = scores
 
     def close(self) -> None:
         """Release the sessions and the copies of logits, each of rows x vocabulary floats."""
-        del self._on_host, self._on_device
+        del self._scores
 
     def pick(self, outputs: Outputs, picks: Picks, draft: Sequence[int] = ()) -> list[Step]:
         """Return a step for each of `picks`, in order: what its search chooses from its rows of `outputs`, or an error.
@@ -50,7 +46,7 @@ class Picker:
         ((sequence, (row,)),) = picks.items()
         emitted = step.emitted
         for accepted, token in enumerate(draft):
-            lacks_scores = sequence.wants_logits and not outputs.has_logits
+            lacks_scores = sequence.wants_logits and outputs.memory is None
             if step.error or step.completions or lacks_scores or sequence.search.next_inputs()[0] != token:
                 return replace(step, emitted=emitted, accepted=accepted)
             (step,) = self._pick(outputs, {sequence: (row + accepted + 1,)})
@@ -73,18 +69,11 @@ class Picker:
         if not wanting:
             return {}
         rows, count = [picks[sequence][0] for sequence in wanting], max(each.search.top_count for each in wanting)
-        ids = self._on_host.most_probable(_on_host(outputs), rows, count)
+        ids = self._scores.most_probable(outputs, rows, count)
         return {each: row[None, : each.search.top_count] for each, row in zip(wanting, ids, strict=True)}
 
     def _choose(self, models: _ModelScores, picks: Picks) -> dict[Searched, Step]:
-        best: dict[Searched, Best] = {}
-        device_logits = models.outputs.device_logits
-        if self._on_device is not None and device_logits is not None:
-            taken = {sequence: rows for sequence, rows in picks.items() if DeviceScores.takes(sequence.search)}
-            best = self._on_device.best(device_logits, taken)
-        rest = {sequence: rows for sequence, rows in picks.items() if sequence not in best}
-        if rest:
-            best |= self._on_host.best(_on_host(models.outputs), rest)
+        best = self._scores.best(models.outputs, picks)
         return {sequence: _choose(models, sequence, picks[sequence], found) for sequence, found in best.items()}
 
 
@@ -101,8 +90,7 @@ class _ModelScores:
 
     def log_probs(self, sequence: Searched, rows: Sequence[int], ids: Ids | None) -> tuple[Floats, Top]:
         """Return the log-softmax of `rows` at `ids` [rows, k] (None: at every id), and the most probable tokens."""
-        found_logits = _on_host(self.outputs)
-        logits = np.stack([found_logits[row] for row in rows])
+        logits = np.stack([self.outputs.host_logits[row] for row in rows])
         top = self.most_probable.get(sequence)
         if top is None:
             return log_probs_at(logits, ids), ()
@@ -119,12 +107,6 @@ def _pairs(ids: Ids, log_probs: Floats) -> Top:
     return tuple(zip(ids[0].tolist(), log_probs[0].tolist(), strict=True))
 
 
-def _on_host(outputs: Outputs) -> Floats:
-    logits = outputs.logits
-    assert logits is not None
-    return logits
-
-
 def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int]) -> Step | None:
     """Return the step of a search that needs no edited scores; None if it needs them.
 
@@ -137,7 +119,7 @@ def _without_scores(models: _ModelScores, sequence: Searched, rows: Sequence[int
         if search.candidates != 0:
             if argmax is None or search.edits_by_id:
                 return None
-            token = search.allowed_token(argmax, _on_host(models.outputs)[rows[0]])
+            token = search.allowed_token(argmax, models.outputs.host_logits[rows[0]])
         if token is None:
             return None
         if isinstance(search, SingleSearch) and not search.wants_log_probs:

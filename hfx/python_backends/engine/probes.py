@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
@@ -45,6 +46,27 @@ def tokens(length: int, vocabulary: int) -> Ids:
 def rows_for(slots: int) -> int:
     """Return how many rows of memory a model of `slots` needs, for the probes and for the padding of any step."""
     return -(-max(slots, MOST_LEAST) // max(REMAINDERS)) * max(REMAINDERS)
+
+
+def probe(spec: EngineSpec, partition: DecoderPartition, groups: int, is_native: bool) -> tuple[StepSize, bool]:
+    """Return the size of steps of a new partition of `groups` groups, and whether it can verify drafts."""
+    # A source for the probe, with arbitrary numbers.
+    shape = (spec.layers, min(SOURCE, spec.max_source), 2 * spec.heads * spec.head_dim)
+    values: NDArray[Any] = np.random.default_rng(0).standard_normal(shape, np.float32)
+    scales = None
+    if spec.cross_type == "int8":
+        values, scales = (25 * values).astype(np.int8), np.full(shape[::2], 0.04, np.float32)
+
+    def reset(count: int) -> None:
+        partition.empty(0, count)
+        for group in range(count if spec.has_encoder else 0):
+            partition.put_source(group, values, scales)
+
+    size = step_size(spec, partition, reset, groups)
+    can_verify = is_native and partition.width == 1 and partition.takes_several
+    can_verify = can_verify and verifies(spec, partition, reset)
+    partition.release_memory(0)
+    return size, can_verify
 
 
 def step_size(

@@ -6,9 +6,9 @@ import logging
 from dataclasses import replace
 
 from ..errors import EngineError, ModelDamaged, ProviderMissing
-from .device_memory import Copier, Device
-from .runners import DecoderRunner, EncoderDecoderRunner, Runner
-from .sessions import SessionSettings, check_machine, check_products, operators_refusal
+from .placement import PLACEMENTS
+from .runners import Runner, new_runner
+from .sessions import SessionSettings, check_machine, operators_refusal
 from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
 
 LOG = logging.getLogger(__name__)
@@ -21,18 +21,15 @@ def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runn
     """Open a runner on the runtime of `settings` or on the model's own choice. Raises subclasses of ModelRefused."""
     check_machine(spec, settings)
     runtime = chosen_runtime(spec, settings)
-    if runtime == ONNXRUNTIME:
-        check_products(spec, settings)
     if runtime == NATIVE:
         assert spec.operators is not None
         settings = replace(settings, operators=spec.operators.path)
         spec = spec.on_operators(spec.operators)
-    name, device = settings.provider.lower(), None
-    if name != "cpu":
-        device = Device(name, settings.device_id, Copier(settings.device_id))
-    of_kind = EncoderDecoderRunner if spec.has_encoder else DecoderRunner
+    placement = PLACEMENTS[settings.provider](settings)
+    if runtime == ONNXRUNTIME:
+        placement.check_products(spec)
     try:
-        return of_kind(spec, slots, settings, device)
+        return new_runner(spec, slots, placement)
     except EngineError:
         raise
     except Exception as error:  # a runner probes its model, and what ONNX Runtime raises has no common class

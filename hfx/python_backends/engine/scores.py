@@ -6,32 +6,30 @@ others.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import EngineError, StepFailed
-from .device_memory import Device, DeviceArray, Graphs
+from .device_memory import Device, DeviceArray
 from .jobs import Sequence as Searched
 from .matcher import Floats
+from .partition import Outputs
 from .plan import padded
 from .processors import BANNED
 from .search import WHOLE_ROW, Search
-from .sessions import Arrays, Bindables, Binding, Reserved, SessionSettings, open_captured, open_session
+from .sessions import Arrays, Bindables, Binding, Net, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 from .staging import MOST_CAPTURED
 
-LOG = logging.getLogger(__name__)
-# Of runs on a device. Their numbers of rows are `padded`, and those of edits and best scores are powers of two, so that
-# runs have few shapes.
+# Runs on a GPU have few shapes: the number of rows is padded (plan.padded), and the numbers of edits and candidates are
+# powers of two.
 FEWEST = 32  # edits
 MOST_BOUND = 256  # shapes whose memory stays bound; most of them have less than 100 KB
-SPARE = 4  # best scores beyond those that the searches need, because the order of equal scores is open there
+SPARE = 4  # best scores beyond those that searches need, because CUDA's TopK returns equal scores in any order
 
 Ids = NDArray[np.int64]
 Rows = Mapping[Searched, Sequence[int]]
@@ -41,11 +39,23 @@ Rows = Mapping[Searched, Sequence[int]]
 Best = Union[tuple[Floats, Union[Ids, None]], EngineError]
 
 
+class Scores(Protocol):
+    """Edits scores and finds the best of them."""
+
+    def best(self, outputs: Outputs, picks: Rows) -> dict[Searched, Best]:
+        """Return the best of each search's scores, or its whole rows, from its rows of `outputs`.
+
+        The result is valid until the next call.
+        """
+
+    def most_probable(self, outputs: Outputs, rows: Sequence[int], count: int) -> Ids:
+        """Return the ids of the `count` highest logits in each of `rows` of `outputs`, best first."""
+
+
 class HostScores:
     """Copies logits on the host, at most `slots` rows of them, and edits and ranks the copies."""
 
     def __init__(self, spec: EngineSpec, slots: int, settings: SessionSettings) -> None:
-        settings = replace(settings, provider="CPU")
         self._log_softmax = open_session(spec.files.log_softmax, settings)
         self._top_k = open_session(spec.files.top_k, settings)
         self._vocabulary = spec.vocab_size
@@ -54,15 +64,12 @@ class HostScores:
         # Contiguous copies of logits, as inputs of one run of a graph.
         self._logits: Floats = Reserved((slots, spec.vocab_size), np.float32).array
 
-    def best(self, logits: Floats, picks: Rows) -> dict[Searched, Best]:
-        """Return the best of each search's scores, or its whole rows, from its rows of `logits` [rows, vocabulary].
-
-        The result is valid until the next call.
-        """
+    def best(self, outputs: Outputs, picks: Rows) -> dict[Searched, Best]:
+        """Return the best of each search's scores, or its whole rows (see Scores)."""
         # Rows for the log-softmax come first, rows without top-k come last.
         picks = dict(sorted(picks.items(), key=lambda pick: _place(pick[0].search)))
         spans = _spans(picks)
-        self._gather(logits, picks)
+        self._gather(outputs.host_logits, picks)
         errors = {sequence: _edit(sequence.search, self._scores[span]) for sequence, span in spans.items()}
         ranked = {sequence: rows for sequence, rows in picks.items() if sequence.search.candidates != WHOLE_ROW}
         values, ids = self._top(self._scores[: sum(map(len, ranked.values()))], _most(ranked))
@@ -72,10 +79,10 @@ class HostScores:
             found[sequence] = best if (error := errors[sequence]) is None else error
         return found
 
-    def most_probable(self, logits: Floats, rows: Sequence[int], count: int) -> Ids:
-        """Return the ids of the `count` highest of `logits` [rows, vocabulary] in each of `rows`, best first."""
+    def most_probable(self, outputs: Outputs, rows: Sequence[int], count: int) -> Ids:
+        """Return the ids of the `count` highest logits in each of `rows`, best first."""
         copies = self._logits[: len(rows)]
-        _copy_rows(logits, rows, copies)
+        _copy_rows(outputs.host_logits, rows, copies)
         return self._top(copies, count)[1]
 
     def _gather(self, logits: Floats, picks: Rows) -> None:
@@ -100,28 +107,31 @@ class HostScores:
 
 
 class DeviceScores:
-    """Edits and ranks scores on the device that has the logits. Only the best scores are copied to the host."""
+    """Edits and ranks scores on the device that has the logits. Only the best scores are copied to the host.
 
-    def __init__(self, graph: Path, spec: EngineSpec, settings: SessionSettings, device: Device) -> None:
-        self._session, self._graphs = open_captured(graph, settings, device)
+    Searches that need more are left to the scores on the host.
+    """
+
+    def __init__(self, spec: EngineSpec, net: Net, device: Device, on_host: HostScores) -> None:
+        self._net, self._device, self._on_host = net, device, on_host
         self._vocabulary = spec.vocab_size
         self._runs: dict[Any, _BoundRun] = {}  # by shapes, the least recent first
-
-    @classmethod
-    def open(cls, spec: EngineSpec, settings: SessionSettings, device: Device) -> DeviceScores | None:
-        """Return the scores on `device`; None for a model of an earlier version, which has no graph for them."""
-        if spec.files.choose is not None:
-            return cls(spec.files.choose, spec, settings, device)
-        folder = spec.files.top_k.parent
-        LOG.warning("%s has no graph for choices, so all logits are copied to the host. Export the model again", folder)
-        return None
+        self.most_probable = on_host.most_probable
 
     @staticmethod
     def takes(search: Search) -> bool:
         """Whether the best scores on the device are all that the search needs in this step."""
         return search.edits_by_id and search.candidates != WHOLE_ROW and not search.wants_log_probs
 
-    def best(self, logits: DeviceArray, picks: Rows) -> dict[Searched, Best]:
+    def best(self, outputs: Outputs, picks: Rows) -> dict[Searched, Best]:
+        """Return the best of each search's scores, or its whole rows (see Scores)."""
+        found: dict[Searched, Best] = {}
+        if isinstance(outputs.memory, DeviceArray):  # those of several runs are on the host (Outputs.joined)
+            found = self._best(outputs.memory, {one: rows for one, rows in picks.items() if self.takes(one.search)})
+        rest = {sequence: rows for sequence, rows in picks.items() if sequence not in found}
+        return found | self._on_host.best(outputs, rest) if rest else found
+
+    def _best(self, logits: DeviceArray, picks: Rows) -> dict[Searched, Best]:
         """Return the best of each search's scores, from its rows of `logits` [rows, vocabulary].
 
         A tie at the end of the best scores may leave out lower ids than it takes.
@@ -174,8 +184,8 @@ class DeviceScores:
         shapes = (logits.address, logits.shape, k, *(each.shape for each in lists.values()))
         found = self._runs.pop(shapes, None)
         if found is None:
-            graphs = self._graphs if len(self._runs) < MOST_CAPTURED else None
-            found = _BoundRun(self._session, logits, lists, k, graphs)
+            inputs: Bindables = {"scores": logits, "ranks": self._device.allocate((k,), np.int8)}
+            found = _BoundRun(self._net, inputs, lists, k, captured=len(self._runs) < MOST_CAPTURED)
         self._runs[shapes] = found  # the most recent is last
         if len(self._runs) > MOST_BOUND:
             del self._runs[next(iter(self._runs))]
@@ -185,12 +195,12 @@ class DeviceScores:
 class _BoundRun:
     """A run of the graph for choices whose memory is bound once."""
 
-    def __init__(self, session: Any, logits: DeviceArray, lists: Arrays, k: int, graphs: Graphs | None) -> None:
+    def __init__(self, net: Net, inputs: Bindables, lists: Arrays, k: int, captured: bool) -> None:
         self._lists = {name: each.copy() for name, each in lists.items()}
         shape = len(lists["rows"]), k
         self._values, self._ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
-        inputs: Bindables = {**self._lists, "scores": logits, "ranks": logits.device.allocate((k,), np.int8)}
-        self._binding = Binding(session, inputs, {"values": self._values, "ids": self._ids}, graphs)
+        outputs: Arrays = {"values": self._values, "ids": self._ids}
+        self._binding = net.bind({**self._lists, **inputs}, outputs, captured)
 
     def run(self, lists: Arrays) -> tuple[Floats, Ids]:
         """Return the best values and ids [rows, k] for these lists. They are valid until the next run."""

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions of a generation model, memory that is bound to them, and whether this machine can run it."""
+"""ONNX Runtime sessions of a generation model on CPU, memory that is bound to them, and what this machine can run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
-from .device_memory import CAPTURING, NOT_CAPTURED, Device, DeviceArray, Graphs, Mirror
+from .device_memory import DeviceArray
 from .plan import QUERIES
 from .spec import EngineSpec, OperatorLibrary, version_numbers
 
@@ -29,10 +30,6 @@ PROVIDERS = {"CPU": "CPUExecutionProvider", "CUDA": "CUDAExecutionProvider"}
 # cost nothing on shared ones. 100 gain some more, and lose as much if another program runs.
 SPIN_MICROSECONDS = 20
 
-CAPTURE, GRAPH = "enable_cuda_graph", "gpu_graph_id"  # options of a provider and of a run
-NO_ROOM = ("out of memory", "Failed to allocate memory")  # words of the messages of CUDA and of ONNX Runtime
-ASSIGNMENT = "session.record_ep_graph_assignment_info"  # a session's option
-SHOWN = 3  # nodes that a log line names
 CPUINFO = Path("/proc/cpuinfo")
 ELSEWHERE = "Export the model on this machine, or set cpu_runtime to onnxruntime"
 # mmap has no name for it before Python 3.13. It keeps a large reservation from being refused.
@@ -57,7 +54,7 @@ class SessionSettings:
 
 def check_machine(spec: EngineSpec, settings: SessionSettings) -> None:
     """Refuse a model that can't run here. Raises RuntimeTooOld or ProviderMissing."""
-    onnxruntime = _onnxruntime()
+    onnxruntime = load_onnxruntime()
     if version_numbers(onnxruntime.__version__) < version_numbers(spec.minimum_onnxruntime):
         raise RuntimeTooOld(
             f"onnxruntime {onnxruntime.__version__} is installed; the model needs {spec.minimum_onnxruntime} or later",
@@ -73,9 +70,9 @@ def check_machine(spec: EngineSpec, settings: SessionSettings) -> None:
         )
 
 
-def check_products(spec: EngineSpec, settings: SessionSettings, cpuinfo: Path = CPUINFO) -> None:
-    """Raise ProcessorUnsuited if ONNX Runtime's own operators get the model's matrix products wrong here."""
-    if spec.needs_vnni and settings.provider == "CPU" and not multiplies_bytes_exactly(cpuinfo):
+def check_products(spec: EngineSpec, cpuinfo: Path = CPUINFO) -> None:
+    """Raise ProcessorUnsuited if ONNX Runtime's own operators get the model's matrix products wrong on this CPU."""
+    if spec.needs_vnni and not multiplies_bytes_exactly(cpuinfo):
         raise ProcessorUnsuited(
             "this processor has no VNNI instructions, without which ONNX Runtime's products of 8-bit weights overflow",
             "Use native operators, export the model on such a processor, which gives it 7-bit weights, or in fp32",
@@ -142,69 +139,29 @@ def _huge_pages(operators: Path | None) -> Iterator[None]:
 
 
 def open_session(model: Path, settings: SessionSettings, is_decoder: bool = False) -> Any:
-    """Open an onnxruntime.InferenceSession of a file. The session of a decoder has native weights in huge pages.
+    """Open an onnxruntime.InferenceSession of a file on the CPU. Native weights of a decoder are in huge pages.
 
-    Raises ModelDamaged, or ProviderMissing if the provider could not start, or for a wrong HFX_HUGE_PAGES.
+    Raises ModelDamaged, or ProviderMissing for a wrong HFX_HUGE_PAGES.
     """
     with _huge_pages(settings.operators if is_decoder and _copies_weights() else None):
-        return _opened(model, settings, _onnxruntime(), {})
+        return new_session(model, session_options(settings), [PROVIDERS["CPU"]])
 
 
-def open_captured(model: Path, settings: SessionSettings, device: Device) -> tuple[Any, Graphs]:
-    """Open a session that runs in the stream of `device` and, if the file allows it, captures CUDA graphs.
-
-    If it captures none, the log says why. Raises ModelDamaged or ProviderMissing.
-    """
-    in_stream = {"user_compute_stream": str(device.copier.stream)}
-    with CAPTURING:
-        try:
-            return _opened(model, settings, _onnxruntime(), {**in_stream, CAPTURE: "1"}), Graphs(model.name)
-        except ModelDamaged as error:
-            refused = str(error.__cause__)
-        session = _opened(model, settings, _onnxruntime(), in_stream)
-    graphs = Graphs(model.name)
-    graphs.refuse(refused + nodes_elsewhere(session, PROVIDERS[settings.provider]))
-    return session, graphs
-
-
-def _opened(model: Path, settings: SessionSettings, onnxruntime: Any, on_gpu: dict[str, str]) -> Any:
-    wanted = PROVIDERS[settings.provider]
-    options, providers = session_options(settings, onnxruntime), [PROVIDERS["CPU"]]
-    if settings.provider != "CPU":
-        # Memory grows by what a run lacks. By default it is doubled, which takes room from other models on the GPU.
-        own = {"device_id": str(settings.device_id), "arena_extend_strategy": "kSameAsRequested", **on_gpu}
-        providers.insert(0, (wanted, own))  # type: ignore[arg-type]
-        options.add_session_config_entry(ASSIGNMENT, "1")
+def new_session(model: Path, options: Any, providers: list[Any]) -> Any:
+    """Return an onnxruntime.InferenceSession of a file. Raises ModelDamaged, whose cause is ONNX Runtime's error."""
     try:
-        session = onnxruntime.InferenceSession(str(model), options, providers=providers, enable_fallback=0)
+        session = load_onnxruntime().InferenceSession(str(model), options, providers=providers, enable_fallback=0)
     except Exception as error:  # its exceptions have no common class below Exception
-        if settings.provider != "CPU" and any(words in str(error) for words in NO_ROOM):  # they have no codes, either
-            raise ProviderMissing(
-                f"GPU {settings.device_id} has no room for the {model.stat().st_size:,} bytes of {model}: {error}",
-                "End other programs on it",
-            ) from error
         raise ModelDamaged(f"onnxruntime can't load {model}: {error}") from error
     # This frees the memory in which the functions of native operators unpacked the weights: the 624 MB of the decoder
     # of Flan-T5-base become 212.
     trim_heap()
-    # A provider whose libraries can't be loaded is dropped by ONNX Runtime with no more than a log line.
-    if wanted not in session.get_providers():
-        raise ProviderMissing(
-            f"onnxruntime could not start {wanted}: see its log", "Check the GPU's driver and libraries"
-        )
     return session
 
 
-def nodes_elsewhere(session: Any, provider: str) -> str:
-    """Return words about the nodes of a session that `provider` does not run; none if ONNX Runtime can't tell."""
-    assigned: Any = getattr(session, "get_provider_graph_assignment_info", tuple)()
-    nodes = [node for part in assigned if part.ep_name != provider for node in part.get_nodes()]
-    listed = ", ".join(f"{node.name} ({node.op_type})" for node in nodes[:SHOWN])
-    return f" ({len(nodes)} nodes run on the CPU: {listed})" if nodes else ""
-
-
-def session_options(settings: SessionSettings, onnxruntime: Any) -> Any:
+def session_options(settings: SessionSettings) -> Any:
     """Return SessionOptions that run one operator at a time, with all threads inside it."""
+    onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
@@ -217,7 +174,8 @@ def session_options(settings: SessionSettings, onnxruntime: Any) -> Any:
     return options
 
 
-def _onnxruntime() -> Any:
+def load_onnxruntime() -> Any:
+    """Import onnxruntime, without its telemetry."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
 
@@ -229,119 +187,80 @@ Arrays = Mapping[str, NDArray[Any]]
 Bindables = Mapping[str, Bindable]
 
 
-class Binding:
+class BoundRun(Protocol):
     """Memory that is bound to a session once, and that each run reads and writes in place.
 
-    The binding keeps the memory alive. Arrays must be C-contiguous. An output may be the memory of an input if the
+    The bound run keeps the memory alive. Arrays must be C-contiguous. An output may be the memory of an input if the
     graph reads this input before it writes the output.
-
-    If some memory is on a device, the session must run in the device's stream (`open_captured`), and arrays on the host
-    have copies there. A run brings all inputs there in one copy, and all outputs back in another, through page-locked
-    memory; then it waits for the device. Inputs are always copied, because the positions change in each step. Scalars
-    have no copy, as operators read them on the host.
-
-    With `graphs`, the first run is captured, and later runs replay it, with the same values of the scalars. ONNX
-    Runtime carries out a run that it captures several times, so outputs must not be the memory of inputs on a device,
-    unless it is the same each time, as a KV cache is.
     """
-
-    def __init__(self, session: Any, inputs: Bindables, outputs: Bindables, graphs: Graphs | None = None) -> None:
-        self._binding = session.io_binding()
-        self._run = session.run_with_iobinding
-        self._keep = (dict(inputs), dict(outputs))
-        arrays = (memory for memory in (*inputs.values(), *outputs.values()) if isinstance(memory, DeviceArray))
-        self._device = next((memory.device for memory in arrays), None)
-        self._graphs = graphs
-        self._graph = NOT_CAPTURED if graphs is None else graphs.number()
-        self._is_first = True
-        self._options = None if self._device is None else _run_options(self._graph)
-        self._sent, copies = self._mirror(inputs, skips_scalars=True)
-        for name, memory in inputs.items():
-            self._binding.bind_input(name, *_place(name, copies.get(name, memory)))
-        self._received, copies = self._mirror(outputs)
-        for name, memory in outputs.items():
-            self._binding.bind_output(name, *_place(name, copies.get(name, memory)))
 
     @property
     def captured(self) -> bool:
-        """Whether runs replay a captured graph."""
-        return self._graph != NOT_CAPTURED
+        """Whether runs replay a CUDA graph."""
 
     def run(self) -> None:
         """Run the graph once. Raises what ONNX Runtime raises."""
-        self.begin()
-        self.finish()
 
     def begin(self) -> None:
         """Begin a run, of which a device may carry out a part after this call. `finish` or `drop` must follow."""
-        if self._sent is not None:
-            for name, array in self._sent.arrays.items():
-                array[...] = self._keep[0][name]
-            self._sent.upload()
-        if self.captured and self._is_first:
-            self._capture()
-        else:
-            self._start()
-        self._is_first = False
-        if self._received is not None:
-            self._received.download()
 
     def drop(self) -> None:
         """Wait for the end of the run that was begun, and leave outputs on the host as they are."""
-        if self._device is not None and (self._sent is not None or self._received is not None):
-            self._device.copier.synchronize()
 
     def finish(self) -> None:
         """Wait for the outputs of the run that was begun."""
-        self.drop()
-        if self._received is not None:
-            for name, array in self._received.arrays.items():
-                self._keep[1][name][...] = array  # type: ignore[index]
-
-    def _start(self) -> None:
-        # A device that reads a scalar has a copy from the time of the binding, so each run binds scalars again.
-        if self._device is not None and not self.captured:
-            for name, memory in self._keep[0].items():
-                if not memory.shape:
-                    self._binding.bind_input(name, *_place(name, memory))
-        self._run(self._binding, self._options)
-
-    def _capture(self) -> None:
-        """Run the graph for the first time. If it can't be captured, it is never captured."""
-        assert self._graphs is not None
-        try:
-            with CAPTURING:
-                self._start()
-        except Exception as error:  # its exceptions have no common class below Exception
-            self._graph, self._options = NOT_CAPTURED, _run_options(NOT_CAPTURED)
-            self._start()  # if this fails as well, the cause was not the capture
-            self._graphs.refuse(str(error))
-
-    def _mirror(
-        self, memory: Bindables, skips_scalars: bool = False
-    ) -> tuple[Mirror | None, Mapping[str, DeviceArray]]:
-        on_host = {name: each for name, each in memory.items() if not isinstance(each, DeviceArray)}
-        layout = {name: (each.shape, each.dtype) for name, each in on_host.items() if each.shape or not skips_scalars}
-        if self._device is None or not layout:
-            return None, {}
-        mirror = Mirror(self._device, layout)
-        return mirror, mirror.copies
 
 
-def _run_options(graph: int) -> Any:
-    options = _onnxruntime().RunOptions()
-    options.add_run_config_entry(GRAPH, str(graph))
-    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-    return options
+class Net(Protocol):
+    """An open graph. `inputs` has the shapes of its inputs by name; a dimension is a number or a name."""
+
+    inputs: Mapping[str, Sequence[object]]
+
+    def bind(self, inputs: Bindables, outputs: Bindables, captured: bool = False) -> BoundRun:
+        """Bind memory to a run. `captured` says whether a device may capture the run."""
 
 
-def _place(name: str, memory: Bindable) -> tuple[str, int, Any, tuple[int, ...], int]:
+class HostNet:
+    """An open graph whose memory is on the host."""
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.inputs = session, input_shapes(session)
+
+    def bind(self, inputs: Bindables, outputs: Bindables, captured: bool = False) -> Binding:
+        """Bind arrays to a run."""
+        return Binding(self.session, inputs, outputs)
+
+
+class Binding:
+    """Arrays on the host that are bound to a session (see BoundRun)."""
+
+    captured = False
+
+    def __init__(self, session: Any, inputs: Bindables, outputs: Bindables) -> None:
+        binding = session.io_binding()
+        self._keep = (inputs, outputs)
+        for name, array in inputs.items():
+            binding.bind_input(name, *host_place(name, array))
+        for name, array in outputs.items():
+            binding.bind_output(name, *host_place(name, array))
+        self.run = self.begin = partial(session.run_with_iobinding, binding)
+
+    def finish(self) -> None:
+        """Do nothing: a run that was begun is over."""
+
+    drop = finish
+
+
+def input_shapes(session: Any) -> Mapping[str, Sequence[object]]:
+    """Return the shapes of the inputs of a session by name."""
+    return {tensor.name: tensor.shape for tensor in session.get_inputs()}
+
+
+def host_place(name: str, array: Any) -> tuple[str, int, Any, tuple[int, ...], int]:
     """Return the device, its number, the element type, the shape and the address, as IOBinding takes them."""
-    if isinstance(memory, DeviceArray):
-        return memory.device.name, memory.device.number, memory.dtype.type, memory.shape, memory.address
-    if not memory.flags["C_CONTIGUOUS"]:
+    if not array.flags["C_CONTIGUOUS"]:
         raise ValueError(f"{name} is not contiguous")
-    return "cpu", 0, memory.dtype.type, memory.shape, int(memory.ctypes.data)
+    return "cpu", 0, array.dtype.type, array.shape, int(array.ctypes.data)
 
 
 def pad(rows: Sequence[Sequence[int]], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

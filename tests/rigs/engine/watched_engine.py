@@ -22,9 +22,11 @@ from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Limits, Plan
 from hfx.python_backends.engine.prefix_cache import PrefixCache
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
+from hfx.python_backends.engine.runners import DecoderRunner, Runner
 from hfx.python_backends.engine.runtimes import open_runner
+from hfx.python_backends.engine.scores import HostScores
 from hfx.python_backends.engine.sessions import SessionSettings
+from hfx.python_backends.engine.sources import ArraySources
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs.engine import engine_invariants as invariants
 from tests.rigs.engine.engine_toys import VOCABULARY
@@ -55,7 +57,7 @@ def make_core(
     watch = Watch(runner)
     watch.poison({})
     scheduler = FairScheduler(slots, spec.has_encoder, limits or Limits(), prefixes=prefixes, short_parts=short_parts)
-    return Core(scheduler, (runner,), Picker(spec, slots, ONE_THREAD), watch)
+    return Core(scheduler, (runner,), Picker(HostScores(spec, slots, ONE_THREAD)), watch)
 
 
 def open_engine(
@@ -167,14 +169,15 @@ class Watch:
                 partition.lengths[row] == length == partition.positions[row, 0] for row, length in of_rows.items()
             )
         self.poison(lengths)
-        if isinstance(self.runner, DecoderRunner) and self.runner.blocks is not None:
-            blocks = self.runner.blocks.array
+        if isinstance(self.runner, DecoderRunner) and self.runner.prompts.blocks is not None:
+            blocks = self.runner.prompts.blocks.array
             blocks[list(state.prefixes.free)] = poison(blocks)
 
     def poison(self, lengths: dict[int, dict[int, int]]) -> None:
         """Write NaN wherever no row of `lengths` (width -> row -> length) has a token."""
-        if isinstance(self.runner, EncoderDecoderRunner):
-            self.runner._encoded.array[:] = poison(self.runner._encoded.array)
+        sources = getattr(self.runner, "sources", None)
+        if isinstance(sources, ArraySources):
+            sources.memory.array[:] = poison(sources.memory.array)
         for width, partition in self.runner.partitions.items():
             of_rows = lengths.get(width, {})
             rows = len(partition.lengths)  # not the row for chunks, which has none

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfx.python_backends.engine import scores, staging
-from hfx.python_backends.engine.device_memory import NOT_CAPTURED, Copier, Device, Graphs
-from hfx.python_backends.engine.sessions import GRAPH, SessionSettings, open_session
+from hfx.python_backends.engine import placement
+from hfx.python_backends.engine.captures import GRAPH, NOT_CAPTURED, CapturedNet
+from hfx.python_backends.engine.device_memory import Copier, Device, DeviceCounts
+from hfx.python_backends.engine.sessions import SessionSettings, open_session
 from tests.unit.native.libraries import compiler
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -67,11 +68,11 @@ class Driver:
     ) -> None:
         """Have an engine open sessions on the CPU that behave as on a GPU; `refuses` says which captures fail."""
 
-        def opened(model: Path, settings: SessionSettings, device: Device) -> tuple[Any, Graphs]:
-            return DeviceSession(open_session(model, settings), self, refuses), Graphs(model.name)
+        def opened(model: Path, settings: SessionSettings, device: Device, counts: DeviceCounts) -> CapturedNet:
+            return CapturedNet(DeviceSession(open_session(model, settings), self, refuses), model.name, device, counts)
 
-        for module in (staging, scores):
-            monkeypatch.setattr(module, "open_captured", opened)
+        monkeypatch.setattr(placement, "open_captured", opened)
+        monkeypatch.setattr(placement, "open_on_gpu", open_session)
 
 
 class DeviceSession:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hfx.exporter.graph.generator import top_k_graph
-from hfx.python_backends.engine.sessions import PROVIDERS, SessionSettings, open_session
+from hfx.python_backends.engine.captures import open_on_gpu
+from hfx.python_backends.engine.sessions import PROVIDERS, SessionSettings
 from hfx.python_backends.errors import ModelRefused
 
 
@@ -21,7 +22,7 @@ def _has_cuda() -> bool:
         graph = Path(folder) / "top_k.onnx"
         top_k_graph(graph)
         try:
-            open_session(graph, SessionSettings(provider="CUDA"))
+            open_on_gpu(graph, SessionSettings(provider="CUDA"))
         except ModelRefused:
             return False
     return True

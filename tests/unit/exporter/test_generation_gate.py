@@ -195,7 +195,7 @@ def forced(plan: Any, engine: Path, reference: Any) -> Forced:
 
 def opened(folder: Path, reference: Any) -> Engine:
     spec = read_spec(folder)
-    return open_engine(open_rows(spec, SLOTS, SESSION), spec, reference, SESSION)
+    return open_engine(open_rows(spec, SLOTS, SESSION), spec, reference)
 
 
 def settings(plan: Any, **changed: Any) -> Settings:

@@ -26,7 +26,8 @@ from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.probes import probed_size, rows_for
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
+from hfx.python_backends.engine.runtimes import open_runner
+from hfx.python_backends.engine.scores import HostScores
 from hfx.python_backends.engine.spec import RUNTIMES, read_spec
 from tests.rigs.checkpoints import tiny_generators
 from tests.rigs.checkpoints.published import VNNI
@@ -176,14 +177,14 @@ def test_batches_whose_answers_differ_on_this_processor_are_logged(caplog: pytes
 def test_padded_steps_and_prompts_answer_alike(tmp_path: Path, has_encoder: bool, multiple: int) -> None:
     folder = toys.write_encoder_decoder(tmp_path) if has_encoder else toys.write_decoder(tmp_path)
     spec, limits, rng = read_spec(folder), Limits(chunk=8, prefill=400, encode=32), random.Random(multiple)
-    runner: Runner = (EncoderDecoderRunner if has_encoder else DecoderRunner)(spec, SLOTS, ONE_THREAD)
+    runner = open_runner(spec, SLOTS, ONE_THREAD)
     for width in spec.beams:
         runner.open_partition(width)
     for partition in runner.partitions.values():
         partition.size = StepSize(multiple, multiple)
     requests = [random_request(rng, has_encoder) for _ in range(60)]
     scheduler = FairScheduler(SLOTS, has_encoder, limits)
-    with serve(folder, Core(scheduler, (runner,), Picker(spec, SLOTS, ONE_THREAD))) as engine:
+    with serve(folder, Core(scheduler, (runner,), Picker(HostScores(spec, SLOTS, ONE_THREAD)))) as engine:
         answers = [handle.result(60) for handle in [engine.submit(request) for request in requests]]
     wanted = [expected(request) for request in requests]
     assert [[each.ids for each in answer] for answer in answers] == [[each.ids for each in answer] for answer in wanted]

@@ -46,7 +46,7 @@ def test_rows_are_copied_and_filled_within_the_device(device: Device, dtype: str
     content[1, 2, :, :3] = values.transpose(1, 0, 2)
     for part in range(2):
         assert (cache.part(part, 0, 4).download() == content[part]).all()
-    assert (cache.part(1, 0, 4).rows(1, 2).download() == content[1, 1:3]).all()
+    assert (cache.part(1, 0, 4)[1:3].download() == content[1, 1:3]).all()
 
 
 def test_a_gpu_or_driver_that_is_not_there_is_refused(driver: Driver) -> None:
@@ -87,7 +87,7 @@ def test_any_other_error_loses_the_device(driver: Driver, device: Device, name: 
 def test_memory_on_a_device_is_freed_with_its_last_reference(driver: Driver, device: Device) -> None:
     before = driver.allocated
     array = device.allocate((4, 4), np.float32)
-    row = array.rows(1, 1)
+    row = array[1:2]
     del array
     assert driver.allocated == before + 1
     del row

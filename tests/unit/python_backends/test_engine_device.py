@@ -17,16 +17,19 @@ from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.graph.generator import top_k_graph
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.python_backends.engine import staging
+from hfx.python_backends.engine.captures import ASSIGNMENT, nodes_elsewhere
 from hfx.python_backends.engine.core import Core
+from hfx.python_backends.engine.device_memory import DeviceArray
 from hfx.python_backends.engine.engine import Engine, EngineSettings
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job
 from hfx.python_backends.engine.picker import Picker
+from hfx.python_backends.engine.placement import Cuda
 from hfx.python_backends.engine.plan import Limits, Span, padded
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.engine.runners import DecoderRunner, EncoderDecoderRunner, Runner
+from hfx.python_backends.engine.runners import DecoderRunner, Runner, new_runner
 from hfx.python_backends.engine.runtimes import open_runner
-from hfx.python_backends.engine.sessions import ASSIGNMENT, nodes_elsewhere
+from hfx.python_backends.engine.scores import HostScores
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import DeviceLost, EngineClosed, StepFailed
 from tests.rigs.checkpoints import tiny_generators
@@ -63,12 +66,12 @@ def sessions(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
 def open_on(driver: Driver, folder: Path, slots: int = SLOTS) -> Runner:
     """Return a runner of the folder on the device."""
     spec = read_spec(folder)
-    return (EncoderDecoderRunner if spec.has_encoder else DecoderRunner)(spec, slots, ONE_THREAD, driver.device())
+    return new_runner(spec, slots, Cuda(ONE_THREAD, driver.device()))
 
 
 def engine_on(driver: Driver, folder: Path, slots: int = SLOTS) -> Engine:
     spec = read_spec(folder)
-    return Engine.of(open_on(driver, folder, slots), spec, ONE_THREAD, EngineSettings(slots=slots, max_queue=1000))
+    return Engine.of(open_on(driver, folder, slots), spec, EngineSettings(slots=slots, max_queue=1000))
 
 
 def answers_of(engine: Engine, requests: list[Request], rng: random.Random) -> list[Any]:
@@ -196,7 +199,7 @@ def test_a_step_that_was_begun_has_no_effect_if_anything_changes(
         if rng.random() < 0.7:
             rows.partition.begin_next_step(len(rows.histories))
         rows.change()
-    assert 0 < rows.partition.steps_ahead < 100
+    assert 0 < runner.placement.counts.steps_ahead < 100
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -204,7 +207,7 @@ def test_prompts_in_parts_answer_as_computed_by_hand(driver: Driver, toy: dict[b
     rng = random.Random(seed)
     requests = [random_request(rng, has_encoder=False) for _ in range(24)]
     scheduler = FairScheduler(SLOTS, has_encoder=False, limits=Limits(chunk=8, prefill=32))
-    picker = Picker(read_spec(toy[False]), SLOTS, ONE_THREAD)
+    picker = Picker(HostScores(read_spec(toy[False]), SLOTS, ONE_THREAD))
     core = Core(scheduler, (open_on(driver, toy[False]),), picker, lambda _, state: invariants.check(state))
     with serve(toy[False], core) as engine:
         answers = answers_of(engine, requests, rng)
@@ -220,7 +223,7 @@ def test_files_for_gpus_answer_as_with_all_memory_on_the_host(tmp_path: Path, dr
     rng = random.Random(0)
     requests = [tiny_request(rng, spec.vocab_size, spec.has_encoder) for _ in range(24)]
     settings = EngineSettings(slots=SLOTS, max_queue=1000)
-    with Engine.of(open_runner(spec, SLOTS, ONE_THREAD), spec, ONE_THREAD, settings) as engine:
+    with Engine.of(open_runner(spec, SLOTS, ONE_THREAD), spec, settings) as engine:
         wanted = answers_of(engine, requests, rng)
     with engine_on(driver, folder) as engine:
         answers = answers_of(engine, requests, rng)
@@ -277,9 +280,9 @@ def test_logits_stay_on_the_device_until_they_are_read(driver: Driver, toy: dict
     prompts = ((3, 5, 7, 11, 2), (9, 1), (4,))
     outputs = runner.run([Span(prompt, rows=(row,)) for row, prompt in enumerate(prompts)], logits=True)
     wanted = np.stack([toys.logits(prompt) for prompt in prompts])
-    assert outputs.device_logits is not None
-    assert outputs.device_logits.shape == wanted.shape
-    assert (outputs.device_logits.rows(1, 2).download() == wanted[1:]).all()
+    assert isinstance(outputs.memory, DeviceArray)
+    assert outputs.memory.shape == wanted.shape
+    assert (outputs.memory[1:3].download() == wanted[1:]).all()
     with driver.failing("cuMemcpyDtoHAsync_v2", 1):
         outputs.first(2)
     assert outputs.logits is not None
@@ -294,14 +297,14 @@ def test_more_prompts_than_the_staging_memory_has_rows_are_run_one_after_the_oth
     monkeypatch.setattr(staging, "SHARE", 1 / 4)
     runner = open_on(driver, toy[False], slots=8)
     assert isinstance(runner, DecoderRunner)
-    assert runner._stage is not None
-    assert runner._stage.rows == 2  # of as many positions as the cache's, which is a quarter of its 9 rows
+    assert isinstance(runner.prompts, staging.PromptStage)
+    assert runner.prompts.rows == 2  # of as many positions as the cache's, which is a quarter of its 9 rows
     prompts = [tuple((7 * at + seed) % toys.VOCABULARY for at in range(3 + seed)) for seed in range(7)]
     outputs = runner.run([Span(prompt, rows=(row,)) for row, prompt in enumerate(prompts)], logits=True)
     assert outputs.next_ids[:, 0].tolist() == [toys.target(prompt) for prompt in prompts]
     assert outputs.logits is not None
     assert (outputs.logits == np.stack([toys.logits(prompt) for prompt in prompts])).all()
-    assert runner.device_runs().prompts.shapes == {(2, 16): 3, (1, 16): 1}
+    assert runner.placement.counts.prompt_runs == {(2, 16): 3, (1, 16): 1}
     step = runner.partition.step
     runner.partition.set_next_tokens([(row, row) for row in range(7)])
     assert step(7, logits=False).next_ids[:, 0].tolist() == [

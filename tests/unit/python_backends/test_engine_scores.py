@@ -20,6 +20,8 @@ from hfx.exporter.quantize.generator import FORMATS
 from hfx.python_backends.engine import staging
 from hfx.python_backends.engine.device_memory import Device, DeviceArray
 from hfx.python_backends.engine.jobs import Sequence, new_job
+from hfx.python_backends.engine.partition import Outputs
+from hfx.python_backends.engine.placement import Cuda
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.scores import DeviceScores, HostScores
 from hfx.python_backends.engine.search import Search
@@ -36,6 +38,7 @@ from tests.unit.python_backends.test_engine_device import engine_on
 Picks = Mapping[Sequence, SomeRows[int]]
 EVERY_ID = tuple(range(toys.VOCABULARY))
 ERASED = -1e6
+SLOTS = 40
 
 
 @pytest.fixture(scope="module")
@@ -60,17 +63,23 @@ def written(folder: Path, vocabulary: int) -> EngineSpec:
 
 
 def opened(spec: EngineSpec, device: Device) -> DeviceScores:
-    scores = DeviceScores.open(spec, ONE_THREAD, device)
-    assert scores is not None
+    scores = Cuda(ONE_THREAD, device).scores(spec, SLOTS)
+    assert isinstance(scores, DeviceScores)
     return scores
 
 
-def uploaded(device: Device, logits: np.ndarray) -> DeviceArray:
+def outputs_of(logits: np.ndarray | DeviceArray) -> Outputs:
+    """Return the outputs of a run that has these logits."""
+    return Outputs(np.empty((0, 1), np.int64), logits)
+
+
+def uploaded(device: Device, logits: np.ndarray) -> Outputs:
+    """Return the outputs of a run that has these logits on a device."""
     memory = device.allocate(logits.shape, np.float32)
     copy = np.ascontiguousarray(logits)
     device.copier.upload(copy.ctypes.data, memory.address, copy.nbytes)
     device.copier.synchronize()
-    return memory
+    return outputs_of(memory)
 
 
 def random_searches(rng: random.Random, vocabulary: int) -> tuple[Sequence, ...]:
@@ -121,9 +130,9 @@ def random_batch(rng: random.Random, vocabulary: int, rows: int) -> Picks:
     return dict(rng.sample(list(picks.items()), len(picks)))
 
 
-def assert_same(spec: EngineSpec, scores: DeviceScores, memory: DeviceArray, logits: np.ndarray, picks: Picks) -> None:
-    on_host = HostScores(spec, sum(map(len, picks.values())), ONE_THREAD).best(logits, picks)
-    on_device = scores.best(memory, picks)
+def assert_same(spec: EngineSpec, scores: DeviceScores, outputs: Outputs, logits: np.ndarray, picks: Picks) -> None:
+    on_host = HostScores(spec, sum(map(len, picks.values())), ONE_THREAD).best(outputs_of(logits), picks)
+    on_device = scores.best(outputs, picks)
     assert on_host.keys() == on_device.keys() == picks.keys()
     for sequence, best in on_host.items():
         found, count = on_device[sequence], sequence.search.candidates
@@ -160,12 +169,13 @@ def test_steps_of_the_same_requests_replay_few_graphs(tmp_path: Path, device: De
     scores, settings = opened(spec, device), Settings(max_tokens=40, num_beams=4, no_repeat_ngram_size=2)
     jobs = [new_job(Request((at, at + 1), settings), has_encoder=False) for at in range(5)]
     picks = {job.sequences[0]: range(4 * at, 4 * at + 4) for at, job in enumerate(jobs)}
-    memory = uploaded(device, np.zeros((20, 60), np.float32))
+    outputs = uploaded(device, np.zeros((20, 60), np.float32))
+    assert isinstance(outputs.memory, DeviceArray)
     for _ in range(30):
         logits = noise.normal(0, 3, (20, 60)).astype(np.float32)
-        device.copier.upload(logits.ctypes.data, memory.address, logits.nbytes)
-        assert_same(spec, scores, memory, logits, picks)
-        for sequence, best in scores.best(memory, picks).items():
+        device.copier.upload(logits.ctypes.data, outputs.memory.address, logits.nbytes)
+        assert_same(spec, scores, outputs, logits, picks)
+        for sequence, best in scores.best(outputs, picks).items():
             assert isinstance(best, tuple)
             sequence.search.choose(*best)
     assert len(scores._runs) <= 4
@@ -322,6 +332,6 @@ def test_a_folder_of_an_earlier_version_is_named_in_one_log_line(
 ) -> None:
     spec = read_spec(toys.write_decoder(tmp_path))
     with caplog.at_level(logging.WARNING):
-        assert DeviceScores.open(spec, ONE_THREAD, device) is None
+        assert isinstance(Cuda(ONE_THREAD, device).scores(spec, SLOTS), HostScores)
     (line,) = caplog.messages
     assert line.startswith(f"{tmp_path} has no graph for choices")

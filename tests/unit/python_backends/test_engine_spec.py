@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from hfx.python_backends.engine.engine import Engine
-from hfx.python_backends.engine.sessions import SessionSettings, check_products, multiplies_bytes_exactly
+from hfx.python_backends.engine.sessions import check_products, multiplies_bytes_exactly
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import ModelDamaged, ProcessorUnsuited, ProviderMissing, RuntimeTooOld
 from tests.rigs.engine import engine_toys as toys
@@ -121,11 +121,11 @@ def test_eight_bit_weights_are_refused_on_x86_processors_without_vnni(
     spec = read_spec(changed(folder, tmp_path / "model", needs_vnni=True))
     assert multiplies_bytes_exactly(path) is exact
     if exact:
-        check_products(spec, SessionSettings(), path)
+        check_products(spec, path)
     else:
         with pytest.raises(ProcessorUnsuited, match="no VNNI"):
-            check_products(spec, SessionSettings(), path)
-        check_products(read_spec(folder), SessionSettings(), path)
+            check_products(spec, path)
+        check_products(read_spec(folder), path)
 
 
 @pytest.mark.parametrize(
