@@ -18,6 +18,8 @@ _ENCODERS = (
 
 _LARGE = ("large_loads", "large_requests")
 
+_UNSERVED = HERE / "engine" / "reference.py"  # for readers and tests
+
 # The packages of a generator's engine, and the modules that they need from outside.
 _GENERATOR = ("engine", "generation", "serving")
 _GENERATOR_SHARED = ("checks", "errors", "inputs", "spaces", "tasks/__init__", "tokenizer_file")
@@ -78,4 +80,5 @@ def _packages(packages: tuple[str, ...]) -> Files:
         path.relative_to(HERE).as_posix(): path
         for package in packages
         for path in sorted((HERE / package).rglob("*.py"))
+        if path != _UNSERVED
     }

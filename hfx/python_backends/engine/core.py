@@ -158,7 +158,7 @@ class Core:
     def _carry_out(self, plan: Plan) -> None:
         started = time.perf_counter()
         for job in plan.jobs if isinstance(plan, Encode) else plan.prefill_jobs if isinstance(plan, Run) else ():
-            job.began = job.began or time.monotonic()
+            job.times.began = job.times.began or time.monotonic()
         runner = self.runner_of(plan.jobs[0])
         try:
             draft = plan.draft if isinstance(plan, Run) else ()
@@ -211,18 +211,18 @@ class Core:
             job, tokens = sequence.job, _new_tokens(sequence, step)
             self.counters.tokens += tokens
             job.tokens += tokens
-            job.first_choice = job.first_choice or now
+            job.times.first_choice = job.times.first_choice or now
             if step.emitted or step.completions or step.error is not None:
                 events.setdefault(job, []).extend((*step.emitted, *step.completions))
             if step.error is not None:
                 failures.setdefault(job, step.error)
-            elif tokens and job.last_token != now:  # once a step, however many sequences the job has
+            elif tokens and job.times.last_token != now:  # once a step, however many sequences the job has
                 self._time(job, now)
         self.counters.failed += len(failures)
         completed = [job for job in events if job.over and job not in failures]
         self.counters.completed += len(completed)
         for job in completed:
-            row_seconds = job.rows * (now - job.began)
+            row_seconds = job.rows * (now - job.times.began)
             self.row_seconds += (row_seconds - self.row_seconds) * (RECENT if self.row_seconds else 1)
         takes = (self._deliver(job, tuple(new), failures.get(job)) for job, new in events.items())
         notify_all(listener for listeners in takes for listener in listeners)
@@ -234,11 +234,12 @@ class Core:
         return job.deliver(events, failure)
 
     def _time(self, job: Job, now: float) -> None:
-        if job.last_token:
-            self.counters.inter_token.observe(now - job.last_token)
+        times = job.times
+        if times.last_token:
+            self.counters.inter_token.observe(now - times.last_token)
         else:
-            self.counters.first_token.observe(now - job.submitted)
-        job.last_token = now
+            self.counters.first_token.observe(now - times.submitted)
+        times.last_token = now
 
     def _count(self, plan: Plan, seconds: float) -> None:
         counters = self.counters

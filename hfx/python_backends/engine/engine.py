@@ -143,7 +143,7 @@ class Engine:
         check(request, self.spec, scheduler.slots)
         job = new_job(request, self.spec.has_encoder)
         job.batch = scheduler.batch_of(job)
-        job.submitted = time.monotonic()
+        job.times.submitted = time.monotonic()
         job.on_cancel = self._cancel
         self._refuse_if_closed()
         self._open_partition(job)

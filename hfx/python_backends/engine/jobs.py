@@ -154,6 +154,39 @@ class Sequence:
         ]
 
 
+@dataclass
+class Times:
+    """Moments in the life of a request, in seconds of `time.monotonic`, and 0 until they are known.
+
+    `began` is when its prompt was first run, and `first_choice` when its first tokens were chosen.
+    """
+
+    submitted: float = 0.0
+    began: float = 0.0
+    first_choice: float = 0.0
+    last_token: float = 0.0
+    ended: float = 0.0
+
+
+class Delivery:
+    """The events of a request that its reader has not read (`arrived`, None after the last one), and its end.
+
+    `ends` has the last event of each sequence. `failure` is the error with which the request has ended, if any.
+    """
+
+    def __init__(self) -> None:
+        self.arrived: queue.SimpleQueue[Events | None] = queue.SimpleQueue()
+        self.done = threading.Event()
+        self.ends: list[Event] = []
+        self.failure: EngineError | None = None
+
+    def end(self) -> None:
+        """Raise the failure, if any, when the reader has read all events."""
+        self.arrived.put(None)  # for the next reader
+        if self.failure is not None:
+            raise self.failure
+
+
 class Job:
     """A request in the engine, as `Engine.submit` returns it. Any thread may use it.
 
@@ -162,34 +195,33 @@ class Job:
     failed; the iterator first gives the events before the failure. Set `on_events` to be notified of new events, and
     `on_end` of the request's end; then check for earlier ones with `poll()` and `done`.
 
-    The other attributes belong to the engine. `prompt` is the tokens to prefill or encode, and `arrival` the number of
-    the request. `batch` is the number of the batch that runs it (fair_scheduler.py). `admitted` says that its rows are
-    reserved. `prefilled` is the number of prompt positions that have been run. `over` says that it gets no more tokens.
-    `tokens` is the number of tokens so far. The times are in seconds of `time.monotonic`, and 0 until they are known:
-    `submitted`, `began` (its prompt was first run), `first_choice` (its first tokens were chosen), `last_token` and
-    `ended`.
+    The other attributes belong to the engine:
+
+    - for the life of the request: `rows` is the number of its rows, `prompt` the tokens to prefill or encode, `arrival`
+      the number of the request, and `batch` the number of the batch that runs it (fair_scheduler.py);
+    - until it is over: `sequences`;
+    - from step to step: `admitted` says that its rows are reserved, and `over` that it gets no more tokens. `prefilled`
+      is the number of prompt positions that have been run, and `tokens` the number of tokens so far.
     """
 
     def __init__(self, request: Request, rows: int, prompt: Ids) -> None:
         self.request = request
         self.rows = rows
         self.prompt = prompt
+        self.arrival = self.batch = 0
         self.sequences: tuple[Sequence, ...] = ()
-        self.arrival = self.batch = self.prefilled = self.tokens = 0
+        self.prefilled = self.tokens = 0
         self.admitted = self.over = False
-        self.submitted = self.began = self.first_choice = self.last_token = self.ended = 0.0
+        self.times = Times()
         self.on_cancel: Callable[[Job], None] | None = None
         self.on_events: Listener | None = None
         self.on_end: Listener | None = None
-        self._arrived: queue.SimpleQueue[Events | None] = queue.SimpleQueue()
-        self._done = threading.Event()
-        self._ends: list[Event] = []
-        self._failure: EngineError | None = None
+        self._delivery = Delivery()
 
     @property
     def done(self) -> bool:
         """Whether all events have been delivered, even if they have not been read."""
-        return self._done.is_set()
+        return self._delivery.done.is_set()
 
     def cancel(self) -> None:
         """End the request soon, with the reason "cancelled". Any thread may call this, any number of times."""
@@ -201,11 +233,11 @@ class Job:
 
         Raises TimeoutError after `timeout` seconds, or the failure of the request.
         """
-        if not self._done.wait(timeout):
+        if not self._delivery.done.wait(timeout):
             raise TimeoutError(f"the request is not done after {timeout} s")
-        if self._failure is not None:
-            raise self._failure
-        return tuple(sorted(self._ends, key=lambda event: event.index))
+        if self._delivery.failure is not None:
+            raise self._delivery.failure
+        return tuple(sorted(self._delivery.ends, key=lambda event: event.index))
 
     def poll(self) -> Events | None:
         """Return new events without waiting, possibly none; None after the last event.
@@ -213,17 +245,17 @@ class Job:
         If the request failed, raises the failure instead of returning None.
         """
         try:
-            events = self._arrived.get_nowait()
+            events = self._delivery.arrived.get_nowait()
         except queue.Empty:
             return ()
         if events is None:
-            self._end()
+            self._delivery.end()
         return events
 
     def __iter__(self) -> Iterator[Event]:
-        while (events := self._arrived.get()) is not None:
+        while (events := self._delivery.arrived.get()) is not None:
             yield from events
-        self._end()
+        self._delivery.end()
 
     def deliver(self, events: Events, failure: EngineError | None = None) -> tuple[Listener | None, ...]:
         """Add `events`, and return the listeners to notify.
@@ -231,17 +263,18 @@ class Job:
         If the job is over, `events` are its last events, and `failure` is its error if it failed. Such a job releases
         its sequences, which refer to it, so it is freed without the garbage collector.
         """
-        self._ends += [event for event in events if event.finish_reason]
+        delivery = self._delivery
+        delivery.ends += [event for event in events if event.finish_reason]
         if events:
-            self._arrived.put(events)
+            delivery.arrived.put(events)
         if not self.over:
             return (self.on_events,)
-        self._failure, self.ended = failure, time.monotonic()
+        delivery.failure, self.times.ended = failure, time.monotonic()
         self.on_cancel = None
         self.sequences = ()
-        self._done.set()
-        self._arrived.put(None)
-        # The listeners are read only after `_done` is set. A reader sets its listener before it checks `done`, so a
+        delivery.done.set()
+        delivery.arrived.put(None)
+        # The listeners are read only after `done` is set. A reader sets its listener before it checks `done`, so a
         # reader that found it unset is notified here.
         listeners = (self.on_events, self.on_end)
         self.on_events = self.on_end = None  # their keys may refer to the reader
@@ -256,11 +289,6 @@ class Job:
     def unfinished(self) -> list[Sequence]:
         """The sequences that are not over."""
         return [sequence for sequence in self.sequences if not sequence.over]
-
-    def _end(self) -> None:
-        self._arrived.put(None)  # for the next iteration
-        if self._failure is not None:
-            raise self._failure
 
 
 def new_job(request: Request, has_encoder: bool) -> Job:

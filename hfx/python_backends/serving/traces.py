@@ -107,11 +107,12 @@ class SpanWriter:
         parent, shift = TraceContextTextMapPropagator().extract(json.loads(trace)), time.time() - time.monotonic()
         tracer = self._provider.get_tracer("hfx.generator")
         for job in islice(jobs, MOST_JOBS):
-            ended = job.ended or time.monotonic()
+            times = job.times
+            ended = times.ended or time.monotonic()
             for name, begin, end, counts in (
-                ("queue", job.submitted, job.began, {}),
-                ("prefill", job.began, job.first_choice, {"gen_ai.usage.input_tokens": len(job.prompt)}),
-                ("decode", job.first_choice, ended, {"gen_ai.usage.output_tokens": job.tokens}),
+                ("queue", times.submitted, times.began, {}),
+                ("prefill", times.began, times.first_choice, {"gen_ai.usage.input_tokens": len(job.prompt)}),
+                ("decode", times.first_choice, ended, {"gen_ai.usage.output_tokens": job.tokens}),
             ):
                 if begin:
                     first, last = (int(1e9 * (shift + seconds)) for seconds in (begin, end or ended))

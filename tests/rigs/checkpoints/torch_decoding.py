@@ -22,10 +22,10 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from hfx.python_backends.engine import reference
 from hfx.python_backends.engine.generation_settings import logit_biases
 from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.search import Search
-from tests.rigs.engine import engine_oracle
 
 VOCABULARY = 60
 FAMILIES = ("gpt2", "bart", "t5")
@@ -186,12 +186,12 @@ def torch_log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def drive(search: Search, model: TorchModel, prompt: tuple[int, ...]) -> tuple[list[Event], tuple[Event, ...]]:
     """Run `search` to its end on the logits of `model`, as an engine would; return its events and completions."""
-    return engine_oracle.drive(search, lambda rows: model.logits(prompt, rows), torch_log_softmax)
+    return reference.drive(search, lambda rows: model.logits(prompt, rows), one_step)
 
 
 def one_step(search: Search, logits: np.ndarray) -> Any:
     """Offer `logits` [rows, vocabulary] to `search`."""
-    return engine_oracle.one_step(search, logits, torch_log_softmax)
+    return reference.one_step(search, logits, torch_log_softmax)
 
 
 def random_settings(model: TorchModel, random: np.random.Generator, **fixed: Any) -> Settings:

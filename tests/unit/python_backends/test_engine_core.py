@@ -7,7 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
+from hfx.python_backends.engine import reference
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.plan import Limits
 from hfx.python_backends.engine.request import Event, Request, Settings
@@ -64,6 +68,22 @@ def test_tokens_are_those_worked_out_by_hand(decoder: Path) -> None:
     # Fed 3, 5, 7: 3*1 + 5*2 + 7*3 = 34, 3 * first = 9, 5 * (3*1 + 5*2 + 7*1) = 100, 7 * last = 49; 193 % 29 = 19
     with open_engine(decoder, 1) as engine:
         assert engine.submit(ask((3, 5), 2)).result(10) == (Event(0, (7, 19), "length"),)
+
+
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_the_reference_reads_a_published_generator_and_agrees_with_the_engine(
+    tmp_path: Path, has_encoder: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (toys.write_encoder_decoder if has_encoder else toys.write_decoder)(tmp_path / "cpu")
+    tokenizer = Tokenizer(WordLevel({str(token): token for token in range(toys.VOCABULARY)}, unk_token="0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    start = (1,) if has_encoder else ()
+    (tmp_path / "generation.json").write_text(f'{{"decoder_start_token_ids": {[*start]}, "eos_token_ids": [28]}}')
+    assert reference.main(str(tmp_path), "3 5 7 11") == 0
+    settings = Settings(max_tokens=reference.TOKENS, decoder_prompt=start, eos_ids=(28,))
+    (greedy,) = expected(Request((3, 5, 7, 11), settings))
+    assert repr(tokenizer.decode(greedy.ids)) in capsys.readouterr().out
 
 
 def test_an_encoder_decoder_adds_the_terms_of_its_source(encoder_decoder: Path) -> None:

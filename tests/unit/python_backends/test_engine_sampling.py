@@ -13,12 +13,12 @@ from transformers.generation import GenerationMixin
 
 from hfx.python_backends.engine.generation_settings import SAMPLING, of_scope
 from hfx.python_backends.engine.jobs import new_searches
+from hfx.python_backends.engine.reference import best
 from hfx.python_backends.engine.request import Settings
 from hfx.python_backends.engine.sampling import position, position_in_row, uniform, weights_of_best, weights_of_row
 from hfx.python_backends.engine.search import WHOLE_ROW
 from hfx.python_backends.errors import StepFailed
 from tests.rigs.checkpoints.torch_decoding import END, drive, one_step, request, torch_model
-from tests.rigs.engine.engine_oracle import best
 
 VOCABULARY = 1300
 GRID = [

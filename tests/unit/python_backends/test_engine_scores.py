@@ -17,7 +17,7 @@ import pytest
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.graph.generator import choose_graph, log_softmax_graph
 from hfx.exporter.quantize.generator import FORMATS
-from hfx.python_backends.engine import staging
+from hfx.python_backends.engine import reference, staging
 from hfx.python_backends.engine.device_memory import Device, DeviceArray
 from hfx.python_backends.engine.jobs import Sequence, new_job
 from hfx.python_backends.engine.partition import Outputs
@@ -110,7 +110,7 @@ def random_searches(rng: random.Random, vocabulary: int) -> tuple[Sequence, ...]
         for _ in range(rng.randint(0, 3)):
             logits = noise.normal(0, 3, (sequence.search.rows, vocabulary)).astype(np.float32)
             try:
-                if engine_oracle.one_step(sequence.search, logits).completions:
+                if reference.one_step(sequence.search, logits).completions:
                     return ()
             except StepFailed:  # no token is left
                 return ()
@@ -286,14 +286,14 @@ def driven(
     """Return the answer to a request on the logits of `model`, whose scores `device` edits and ranks."""
     (sequence,) = new_job(Request(prompt, settings), has_encoder=False).sequences
 
-    def step_of(search: Search, logits: np.ndarray, softmax: Any) -> Any:
+    def step_of(search: Search, logits: np.ndarray) -> Any:
         if not search.candidates:
-            return engine_oracle.one_step(search, logits, softmax)
+            return reference.one_step(search, logits)
         found = scores.best(uploaded(device, logits), {sequence: range(len(logits))})[sequence]
         assert isinstance(found, tuple)
         return search.choose(*found)
 
-    return engine_oracle.drive(sequence.search, lambda rows: model.logits(prompt, rows), None, step_of)[1]
+    return reference.drive(sequence.search, lambda rows: model.logits(prompt, rows), step_of)[1]
 
 
 @pytest.mark.slow

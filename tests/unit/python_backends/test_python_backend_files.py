@@ -5,7 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hfx.python_backends.deploy import onnxruntime_files, postprocess_files, relay_files, stream_files, tokenize_files
+from hfx.python_backends.deploy import (
+    HERE,
+    onnxruntime_files,
+    postprocess_files,
+    relay_files,
+    stream_files,
+    tokenize_files,
+)
+
+
+def test_the_engine_is_deployed_without_its_reference() -> None:
+    names = {Path(target).name for target in stream_files() if target.startswith("engine/")}
+    assert names == {path.name for path in (HERE / "engine").glob("*.py")} - {"reference.py"}
 
 
 def test_every_file_to_deploy_exists_and_imports_only_its_like() -> None:
