@@ -175,7 +175,9 @@ def parse_parameters(text: str) -> dict[str, Any]:
     if text in ("", "{}"):
         return {}
     parameters = json.loads(text)
-    return {name: parameters[name] for name in parameters if not _is_tritons(name)}
+    return {
+        name: parameters[name] for name in parameters if not (name in TRITON_NAMES or name.startswith(TRITON_PREFIX))
+    }
 
 
 def encoder_settings(text: str, task: str, inputs: Collection[str]) -> dict[str, Any]:
@@ -198,7 +200,3 @@ def nearest(name: str, names: Collection[str]) -> str | None:
     """Return the name in `names` that `name` may have been meant to be; None if no name is similar."""
     near = [other for other in names if other.startswith(name)] or get_close_matches(name, names, 1, 0.5)
     return near[0] if near else None
-
-
-def _is_tritons(name: str) -> bool:
-    return name in TRITON_NAMES or name.startswith(TRITON_PREFIX)

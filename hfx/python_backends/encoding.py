@@ -103,13 +103,11 @@ class TextEncoder(RowEncoder):
 
     def _check(self, text: bytes, prompt: bytes) -> tuple[bytes, Piece, int]:
         """Return the prompt with the text, the piece that is tokenized first, and the number of unpooled tokens."""
-        unpooled = self._prompt_tokens(prompt) if prompt and not self.settings.pools_prompt else 0
+        unpooled = 0
+        if prompt and not self.settings.pools_prompt:  # the tokens of the prompt, as sentence-transformers (6.2) counts
+            encoding = self._tokenizer.encode(self._piece(prompt, BYTES_PER_TOKEN[-1]).text)
+            unpooled = len(encoding) - int(encoding.special_tokens_mask[-1:] == [1])
         return prompt + text, self._piece(prompt + text, BYTES_PER_TOKEN[0]), unpooled
-
-    def _prompt_tokens(self, prompt: bytes) -> int:
-        """Count the tokens of a prompt alone, with special tokens before it, as sentence-transformers (6.2) does."""
-        encoding = self._tokenizer.encode(self._piece(prompt, BYTES_PER_TOKEN[-1]).text)
-        return len(encoding) - int(encoding.special_tokens_mask[-1:] == [1])
 
     def _tokenize(self, checked: Many[tuple[bytes, Piece, int]]) -> Any:
         texts = [used.text for _, used, _ in checked]

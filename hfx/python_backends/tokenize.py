@@ -184,7 +184,8 @@ class TritonPythonModel:
                 raise InvalidInput(IS_MISSING % name)
         for name in (self.settings.keys() & arrays.keys()) - TOKENIZING:
             if self.settings[name] is np.object_:
-                _refuse_empty(name, arrays)
+                if any(not text for row in table(name, arrays) for text in row):  # it would mean: left out
+                    raise InvalidInput(f"{name} has an empty text")
             elif self.settings[name] is not bool:
                 _refuse_below_one(name, arrays[name])
 
@@ -225,12 +226,6 @@ def _refuse_below_one(name: str, value: Any) -> None:
     least = np.min(value, initial=1)
     if least < 1:
         raise InvalidInput(IS_BELOW_ONE % (name, least))
-
-
-def _refuse_empty(name: str, arrays: Tensors) -> None:
-    """Raise InvalidInput for an empty text, which would mean that the setting is left out."""
-    if any(not text for row in table(name, arrays) for text in row):
-        raise InvalidInput(f"{name} has an empty text")
 
 
 def _response(arrays: dict[str, Any]) -> Any:

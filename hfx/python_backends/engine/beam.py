@@ -137,7 +137,9 @@ class BeamSearch:
 
     def _advance(self, best: Continuations) -> tuple[tuple[int, ...], bool]:
         """Make the best unfinished continuations the beams. Return the rows' parents, and whether the search ends."""
-        ends = self._ends(best)
+        new = self._ids[:, self._start : self._length]
+        pairs = zip(best.beams.tolist(), best.tokens.tolist(), strict=True)
+        ends = np.array([self._endings.ends(new[beam], token) for beam, token in pairs])
         self._finish(best, ends)
         live = best.scores + ends * DEAD
         order = np.argsort(-live, kind="stable")[: self.rows]
@@ -145,11 +147,6 @@ class BeamSearch:
         parents = best.beams[order]
         self._follow(parents, best.tokens[order], best.log_probs[order])
         return tuple(parents.tolist()), bool(ends.all()) or self._is_decided()
-
-    def _ends(self, best: Continuations) -> NDArray[np.bool_]:
-        new = self._ids[:, self._start : self._length]
-        pairs = zip(best.beams.tolist(), best.tokens.tolist(), strict=True)
-        return np.array([self._endings.ends(new[beam], token) for beam, token in pairs])
 
     def _finish(self, best: Continuations, ends: NDArray[np.bool_]) -> None:
         """Keep the best of the finished beams and of the beams that end now.

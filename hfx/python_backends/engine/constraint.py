@@ -62,12 +62,8 @@ def _best(scores: Floats, mask: bytes) -> int:
     return int(allowed[some.argmax()])
 
 
-def _forbid(scores: Floats, mask: bytes) -> None:
-    np.copyto(scores, BANNED, where=~_bits(mask, scores.size))
-
-
 def _bits(mask: bytes, size: int) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(mask, np.uint8), count=size, bitorder="little").view(np.bool_)
 
 
-NUMPY = Masking(_best, _forbid)
+NUMPY = Masking(_best, lambda scores, mask: np.copyto(scores, BANNED, where=~_bits(mask, scores.size)))

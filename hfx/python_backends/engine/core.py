@@ -209,14 +209,15 @@ class Core:
         now = time.monotonic()
         for sequence, step in zip(picks, steps, strict=True):
             job, tokens = sequence.job, _new_tokens(sequence, step)
+            times = job.times
             self.counters.tokens += tokens
             job.tokens += tokens
-            job.times.first_choice = job.times.first_choice or now
+            times.first_choice = times.first_choice or now
             if step.emitted or step.completions or step.error is not None:
                 events.setdefault(job, []).extend((*step.emitted, *step.completions))
             if step.error is not None:
                 failures.setdefault(job, step.error)
-            elif tokens and job.times.last_token != now:  # once a step, however many sequences the job has
+            elif tokens and times.last_token != now:  # once a step, however many sequences the job has
                 self._time(job, now)
         self.counters.failed += len(failures)
         completed = [job for job in events if job.over and job not in failures]

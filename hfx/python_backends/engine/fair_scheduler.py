@@ -133,11 +133,13 @@ class FairScheduler:
         The caller must finish the plan, or remove its jobs, before it calls this again.
         """
         while (job := self._next_admitted()) is not None:
-            self._start_batch(job.batch)
+            if job.batch not in self._in_use():  # it has no credit for the time when it was not in use
+                self._spent[job.batch] = max(self._spent[job.batch], self._clock)
             self.batches[job.batch].admit(job)
             if job.batch == HEAVY:
                 self._begun[job.request.document] += 1
-        batch = min(self._in_use(), key=self._finish, default=LIGHT)
+        # The batch that would have had the least time after another run as long as its last.
+        batch = min(self._in_use(), key=lambda each: (self._spent[each] + self._last[each], each), default=LIGHT)
         self._clock = max(self._clock, self._spent[batch])
         self.batches[batch].part = self._part()
         return self.batches[batch].schedule()
@@ -168,10 +170,6 @@ class FairScheduler:
         """The numbers of the batches that have requests."""
         return [number for number, used in enumerate(self._used()) if used]
 
-    def _finish(self, batch: int) -> tuple[float, int]:
-        """Return a batch's sort key: its time after another run as long as its last, then its number."""
-        return self._spent[batch] + self._last[batch], batch
-
     def _part(self) -> int:
         """Return the most tokens that the next part of a long prompt may have.
 
@@ -185,11 +183,6 @@ class FairScheduler:
         seconds = PART * max(self._step_seconds[number] for number in recent)
         tokens = int(seconds / self._token_seconds) if self._token_seconds else 0
         return min(longest, max(tokens // QUERIES * QUERIES, QUERIES))
-
-    def _start_batch(self, batch: int) -> None:
-        """Set the time of a batch that was not in use to the virtual time."""
-        if batch not in self._in_use():
-            self._spent[batch] = max(self._spent[batch], self._clock)
 
     def _next_admitted(self) -> Job | None:
         """Return the next job that can get its rows now, if there is one."""

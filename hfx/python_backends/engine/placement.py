@@ -27,12 +27,13 @@ from .prefill import Prefill
 from .probes import MOST_LEAST, probe, rows_for
 from .scores import DeviceScores, HostScores, Scores
 from .sessions import HostNet, Reserved, SessionSettings, check_products, open_session
-from .sources import ArraySources, CacheSources, Sources
+from .sources import ArraySources, CacheSources
 from .spec import EngineSpec
 from .staging import PromptStage, SourceStage, warm_steps
 
 LOG = logging.getLogger(__name__)
 Prompts = Union[Prefill, PromptStage]
+Sources = Union[ArraySources, CacheSources, SourceStage]
 
 
 class Host:
@@ -173,7 +174,7 @@ class Cuda:
         return StepSize(), False
 
     def light_rows(self, beams: Collection[int]) -> int:
-        """Return 0: all requests have one batch, because a step of few rows costs as much as a step of many."""
+        """Return 0: all requests share one batch."""
         return 0
 
     def check_products(self, spec: EngineSpec) -> None:

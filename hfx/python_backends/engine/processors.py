@@ -123,7 +123,10 @@ class Processors:
         """Return the edits for the choice of the token after `histories` [rows, length], which include the start."""
         if self._edits_none:
             return NOTHING
-        everywhere = self._everywhere(histories.shape[1])
+        length = histories.shape[1]
+        early = self._eos if length < self._eos_from else NONE
+        first = self._begin if length == self._begins_at else NONE
+        everywhere = tuple(ids for ids in (self._always, early, first) if ids.size)
         banned = self._banned(histories) if self._by_row else None
         seen = histories if self._penalty != 1.0 else None
         lowered = self._lowered(histories[:, self._start :]) if self._frequency or self._presence else None
@@ -139,11 +142,6 @@ class Processors:
         keys, counts = np.unique(keys, return_counts=True)
         amounts = counts.astype(np.float32) * np.float32(self._frequency) + np.float32(self._presence)
         return keys >> ROW_BITS, keys & ((1 << ROW_BITS) - 1), amounts
-
-    def _everywhere(self, length: int) -> tuple[Array, ...]:
-        early = self._eos if length < self._eos_from else NONE
-        first = self._begin if length == self._begins_at else NONE
-        return tuple(ids for ids in (self._always, early, first) if ids.size)
 
     def _banned(self, histories: Array) -> tuple[Array, Array] | None:
         rows, ids = repeats(histories, self._ngram) if self._ngram else (NONE, NONE)

@@ -13,10 +13,9 @@ from typing import Union
 from ..checks import Ids
 from .kv_cache import Pairs
 from .partition import DecoderPartition, Outputs, StepSize
-from .placement import Placement, Prompts
+from .placement import Placement, Prompts, Sources
 from .plan import Span
 from .sessions import Net
-from .sources import Sources
 from .spec import NATIVE, ONNXRUNTIME, EngineSpec
 
 WIDTH = 1

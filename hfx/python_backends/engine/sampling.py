@@ -259,7 +259,8 @@ def _cut(weights: Floats, settings: Settings) -> None:
     if settings.typical_p < 1:
         _cut_untypical(weights, settings.typical_p)
     if settings.epsilon_cutoff > 0:
-        _cut_unlikely(weights, settings.epsilon_cutoff)
+        unlikely = weights / weights.sum() < np.float32(settings.epsilon_cutoff)
+        weights[unlikely & (weights < weights.max())] = 0
 
 
 def _cut_untypical(weights: Floats, typical_p: float) -> None:
@@ -271,11 +272,6 @@ def _cut_untypical(weights: Floats, typical_p: float) -> None:
     nearest = np.argsort(distance, kind="stable")
     last = np.count_nonzero(shares[nearest].cumsum(dtype=np.float64) < typical_p)
     weights[columns[distance > distance[nearest[min(last, len(nearest) - 1)]]]] = 0
-
-
-def _cut_unlikely(weights: Floats, epsilon: float) -> None:
-    """Keep the tokens whose share is at least `epsilon`, and the likeliest."""
-    weights[(weights / weights.sum() < np.float32(epsilon)) & (weights < weights.max())] = 0
 
 
 def _kept(ascending: Floats, below: float, top_p: float) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,19 +39,6 @@ Rows = Mapping[Searched, Sequence[int]]
 Best = Union[tuple[Floats, Union[Ids, None]], EngineError]
 
 
-class Scores(Protocol):
-    """Edits scores and finds the best of them."""
-
-    def best(self, outputs: Outputs, picks: Rows) -> dict[Searched, Best]:
-        """Return the best of each search's scores, or its whole rows, from its rows of `outputs`.
-
-        The result is valid until the next call.
-        """
-
-    def most_probable(self, outputs: Outputs, rows: Sequence[int], count: int) -> Ids:
-        """Return the ids of the `count` highest logits in each of `rows` of `outputs`, best first."""
-
-
 class HostScores:
     """Copies logits on the host, at most `slots` rows of them, and edits and ranks the copies."""
 
@@ -65,9 +52,14 @@ class HostScores:
         self._logits: Floats = Reserved((slots, spec.vocab_size), np.float32).array
 
     def best(self, outputs: Outputs, picks: Rows) -> dict[Searched, Best]:
-        """Return the best of each search's scores, or its whole rows (see Scores)."""
+        """Return the best of each search's scores, or its whole rows, from its rows of `outputs`.
+
+        The result is valid until the next call.
+        """
         # Rows for the log-softmax come first, rows without top-k come last.
-        picks = dict(sorted(picks.items(), key=lambda pick: _place(pick[0].search)))
+        order = {sequence: (not sequence.search.uses_log_probs, sequence.search.candidates == WHOLE_ROW)
+                 for sequence in picks}  # fmt: skip
+        picks = {sequence: picks[sequence] for sequence in sorted(picks, key=order.__getitem__)}
         spans = _spans(picks)
         self._gather(outputs.host_logits, picks)
         errors = {sequence: _edit(sequence.search, self._scores[span]) for sequence, span in spans.items()}
@@ -124,10 +116,11 @@ class DeviceScores:
         return search.edits_by_id and search.candidates != WHOLE_ROW and not search.wants_log_probs
 
     def best(self, outputs: Outputs, picks: Rows) -> dict[Searched, Best]:
-        """Return the best of each search's scores, or its whole rows (see Scores)."""
+        """Return the best of each search's scores, or its whole rows (see HostScores)."""
         found: dict[Searched, Best] = {}
         if isinstance(outputs.memory, DeviceArray):  # those of several runs are on the host (Outputs.joined)
-            found = self._best(outputs.memory, {one: rows for one, rows in picks.items() if self.takes(one.search)})
+            taken = {sequence: rows for sequence, rows in picks.items() if self.takes(sequence.search)}
+            found = self._best(outputs.memory, taken)
         rest = {sequence: rows for sequence, rows in picks.items() if sequence not in found}
         return found | self._on_host.best(outputs, rest) if rest else found
 
@@ -210,6 +203,9 @@ class _BoundRun:
         return self._values, self._ids
 
 
+Scores = Union[HostScores, DeviceScores]
+
+
 def failure(error: BaseException) -> EngineError:
     """Return the error with which a search ends because of `error`."""
     if isinstance(error, EngineError):
@@ -249,10 +245,6 @@ def _copy_rows(logits: Floats, rows: Sequence[int], target: Floats) -> None:
     # Logits may be part of wider rows: indexing with a list would make a copy of all of them first.
     for at, row in enumerate(rows):
         target[at] = logits[row]
-
-
-def _place(search: Search) -> tuple[bool, bool]:
-    return not search.uses_log_probs, search.candidates == WHOLE_ROW
 
 
 def _edit(search: Search, scores: Floats) -> EngineError | None:

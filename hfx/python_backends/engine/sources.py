@@ -1,10 +1,14 @@
-"""Runs of encoders, whose results each source gets as its keys and values for cross attention."""
+"""Runs of encoders on the host. Each source gets its results as its keys and values for cross attention.
+
+`run` of these classes, and of SourceStage (staging.py), yields a Fill for each source, in order. A Fill is valid until
+the next one is read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +21,6 @@ from .spec import EngineSpec
 
 # Gives a group of a partition the keys and values of one source.
 Fill = Callable[[DecoderPartition, int], None]
-
-
-class Sources(Protocol):
-    """Runs sources."""
-
-    def run(self, sources: Sequence[Ids]) -> Iterator[Fill]:
-        """Run sources, padded at the right, and yield a Fill for each. It is valid until the next one is read."""
-
-    def release_memory(self) -> None:
-        """Give the memory of results back to the operating system."""
 
 
 class ArraySources:

@@ -215,7 +215,8 @@ def resolve_config(
     values["do_sample"] = _samples(given, values)
     _refuse_beams_with_samples(given, values)
     _refuse_unread(given, values)
-    _refuse_tokens_of_beams(values)
+    if "logprobs" in values and values.get("num_beams", 1) > 1:
+        raise unusable("logprobs", values["logprobs"], f"num_beams is {values['num_beams']}", ONE_BEAM)
     _make_way_for_structure(given, values)
     _fit_lengths(given, values, configuration)
     _refuse_chunks(given, values, configuration)
@@ -266,11 +267,6 @@ def _refuse_unread(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         off = SETTINGS[name].off
         if values.get("num_beams", 1) == 1 and given.get(name, off) != off:
             raise InvalidRequest(name, given[name], f"{off}, or num_beams must be more than 1")
-
-
-def _refuse_tokens_of_beams(values: Mapping[str, Any]) -> None:
-    if "logprobs" in values and values.get("num_beams", 1) > 1:
-        raise unusable("logprobs", values["logprobs"], f"num_beams is {values['num_beams']}", ONE_BEAM)
 
 
 def _make_way_for_structure(given: Mapping[str, Any], values: dict[str, Any]) -> None:

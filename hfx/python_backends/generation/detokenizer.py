@@ -164,20 +164,13 @@ class _CleanedDecoder:
 
     def push(self, token_id: int) -> str:
         text = self._held + self._decoder.push(token_id)
-        cut = _last_cut(text)
+        # The last place at which the text can be cut so that both parts can be cleaned up separately.
+        cut = next((at for at in range(len(text), 0, -1) if _separates(text, at)), 0)
         self._held = text[cut:]
         return clean_up(text[:cut])
 
     def finish(self) -> str:
         return clean_up(self._held + self._decoder.finish())
-
-
-def _last_cut(text: str) -> int:
-    """Return the last place at which `text` can be cut so that both parts can be cleaned up separately.
-
-    `text` itself begins at such a place.
-    """
-    return next((at for at in range(len(text), 0, -1) if _separates(text, at)), 0)
 
 
 def _separates(text: str, at: int) -> bool:

@@ -61,7 +61,8 @@ def sentences(text: str, checkpoint: Checkpoint = no_checkpoint) -> Iterator[Spa
     last: Span | None = None
     start = before = 0
     has_words = False
-    for end in chain(_ends(text, checkpoint), (len(text),)):
+    ends = (border.end() for border in _borders(text, checkpoint) if _ends_sentence(text, border))
+    for end in chain(ends, (len(text),)):
         has_words = has_words or bool(text[before:end].strip())
         before = end
         if has_words:
@@ -73,10 +74,6 @@ def sentences(text: str, checkpoint: Checkpoint = no_checkpoint) -> Iterator[Spa
         last = last[0] if last else 0, len(text)
     if last:
         yield last
-
-
-def _ends(text: str, checkpoint: Checkpoint) -> Iterator[int]:
-    return (border.end() for border in _borders(text, checkpoint) if _ends_sentence(text, border))
 
 
 def _borders(text: str, checkpoint: Checkpoint) -> Iterator[re.Match[str]]:

@@ -85,7 +85,8 @@ class GrammarCompiler:
             with self._compiling:  # many requests with the same new grammar may come at once
                 known = self._known(structure) or self._keep(structure, self._compile(structure))
         if isinstance(known, InvalidRequest):
-            raise _again(known)
+            # A copy, which has no traceback of the first time.
+            raise InvalidRequest(known.field, None, known.allowed, known.message)
         return known
 
     def _known(self, structure: Structure) -> Compiled | None:
@@ -371,11 +372,6 @@ def _check_installed(name: str, value: Any) -> None:
 def _refused(structure: Structure, reason: str) -> InvalidRequest:
     name, value = structure
     return InvalidRequest(name, value, f"a structured output that {PACKAGE} can compile ({_short(reason)})")
-
-
-def _again(refusal: InvalidRequest) -> InvalidRequest:
-    """Return a copy of a stored refusal, to be raised without the traceback of the first time."""
-    return InvalidRequest(refusal.field, None, refusal.allowed, refusal.message)
 
 
 def _short(reason: str) -> str:

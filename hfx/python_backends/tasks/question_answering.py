@@ -130,7 +130,9 @@ def _candidates(
 ) -> Iterator[tuple[int, int, float]]:
     """Yield (start, end, score) of a window's best spans, in characters; none starts or ends at the first token."""
     starts[0] = ends[0] = 0.0
-    scores = _span_scores(starts, ends, longest)
+    # The score [tokens, longest] of the answer from token i to token i + j.
+    padded = np.concatenate([ends, np.zeros(longest - 1, np.float32)])
+    scores = starts[:, None] * sliding_window_view(padded, longest)
     for at in _largest(scores, count):
         first, extra = divmod(int(at), scores.shape[1])
         yield *_characters(places[first], places[first + extra]), float(scores.flat[at])
@@ -148,13 +150,6 @@ def _probabilities(logits: Scores, allowed: NDArray[np.bool_]) -> Scores:
     powers = np.exp(masked - masked.max())
     shares: Scores = powers / powers.sum()
     return shares
-
-
-def _span_scores(starts: Scores, ends: Scores, longest: int) -> Scores:
-    """Return the scores [tokens, longest] of the answers from token i to token i + j."""
-    padded = np.concatenate([ends, np.zeros(longest - 1, np.float32)])
-    scores: Scores = starts[:, None] * sliding_window_view(padded, longest)
-    return scores
 
 
 def _largest(scores: Scores, count: int) -> NDArray[np.intp]:

@@ -90,21 +90,11 @@ def whole_words(tokens: Tokens, vocabulary: Vocabulary, aggregation: str) -> Wor
     return Words(bounds, tags, [scores[tag] for scores, tag in zip(chosen, tags, strict=True)])
 
 
-def _average(scores: Scores) -> Scores:
-    average: Scores = np.add.reduce(scores, axis=0) / np.float32(len(scores))
-    return average
-
-
-def _surest(scores: Scores) -> Scores:
-    surest: Scores = scores[scores.max(axis=1).argmax()]
-    return surest
-
-
 # The functions from the scores [tokens, tags] of a word's tokens to the scores of the word.
 CHOICES: dict[str, Callable[[Scores], Scores]] = {
     "first": lambda scores: scores[0],
-    "average": _average,
-    "max": _surest,
+    "average": lambda scores: np.add.reduce(scores, axis=0) / np.float32(len(scores)),
+    "max": lambda scores: scores[scores.max(axis=1).argmax()],
 }
 
 
