@@ -140,7 +140,7 @@ def test_closing_frees_sessions_and_copies_of_logits(decoder: Path) -> None:
     engine = Engine.open(decoder, slots=2, threads=1)
     engine.submit(ask((1,), 3)).result(10)
     names = ("_scores", "_log_softmax", "_top_k")
-    kept = [weakref.ref(getattr(engine._core.picker._on_host, name)) for name in names]
+    kept = [weakref.ref(getattr(engine._core.picker._scores, name)) for name in names]
     assert all(each() is not None for each in kept)
     engine.close()
     assert [each() for each in kept] == [None] * 3
