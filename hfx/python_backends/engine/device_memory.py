@@ -269,6 +269,10 @@ class DeviceCounts:
     device_cache_bytes: int = 0
     capture_refusal: str = ""
 
+    def copy(self) -> DeviceCounts:
+        """Return a copy. Any thread may call this while another one counts."""
+        return replace(self, prompt_runs=self.prompt_runs.copy())
+
     def restart(self) -> None:
         """Forget the runs so far."""
         self.steps_captured = self.prompts_captured = 0

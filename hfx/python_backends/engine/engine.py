@@ -191,7 +191,7 @@ class Engine:
                 waiting=scheduler.waiting + len(self._submitted),
                 most_waiting=self._most_waiting(),
                 requests=len(self._core.jobs),
-                **vars(deepcopy(self._core.runners[0].placement.counts)),
+                **vars(self._core.runners[0].placement.counts.copy()),
             )
 
     def close(self) -> None:

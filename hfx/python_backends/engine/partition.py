@@ -7,7 +7,7 @@ model without an encoder has one partition, of width 1, for any number of beams.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -106,15 +106,16 @@ class BegunStep(NamedTuple):
     changes: int
 
 
-class BoundRuns(dict[tuple[int, bool], BoundRun]):
-    """The runs of one kind that are bound, by their size and whether they have logits.
+@dataclass(frozen=True)
+class BoundRuns:
+    """The runs of one kind that are `bound`, by their size and whether they have logits.
 
     Smaller runs use the beginning of `tokens`, and write their best ids to the beginning of `next_ids` [rows, 1].
     """
 
-    def __init__(self, tokens: Tokens, next_ids: NDArray[np.int64]) -> None:
-        super().__init__()
-        self.tokens, self.next_ids = tokens, next_ids
+    tokens: Tokens
+    next_ids: NDArray[np.int64]
+    bound: dict[tuple[int, bool], BoundRun] = field(default_factory=dict)
 
 
 class DecoderPartition:
@@ -272,12 +273,12 @@ class DecoderPartition:
         Afterwards, the caller must set row 0's next input.
         """
         tokens, runs = len(draft) + 1, self._drafts
-        binding = runs.get((tokens, logits))
+        binding = runs.bound.get((tokens, logits))
         if binding is None:
             of = runs.tokens
             ids, positions, picked = (each[:, :tokens] for each in (of.ids, of.positions, of.picked))
             some = Tokens(ids, positions, of.ends, of.total, picked)
-            binding = runs[tokens, logits] = self.bind(0, some, runs.next_ids[:tokens], logits)
+            binding = runs.bound[tokens, logits] = self.bind(0, some, runs.next_ids[:tokens], logits)
         start, end = int(self.lengths[0]), int(self.lengths[0]) + tokens
         runs.tokens.ids[0, :tokens] = self.ids[0, 0], *draft
         runs.tokens.positions[0, :tokens] = np.arange(start, end)
@@ -345,9 +346,9 @@ class DecoderPartition:
     def _begin_step(self, groups: int, logits: bool) -> BoundRun:
         run = self._place.run_size(self.size.of(groups), len(self.lengths) // self.width)
         self.empty(groups, run)
-        binding = self._steps.get((run, logits))
+        binding = self._steps.bound.get((run, logits))
         if binding is None:
-            binding = self._steps[run, logits] = self._bind_step(run, logits)
+            binding = self._steps.bound[run, logits] = self._bind_step(run, logits)
         if not binding.captured:
             self._steps.tokens.total[...] = self.lengths[: run * self.width].max() + 1
             if self.cross is not None:
