@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 from ..errors import ModelDamaged, ProviderMissing
 from .device_memory import CAPTURING, Device, DeviceArray, DeviceCounts, Mirror
 from .sessions import (
     PROVIDERS,
     Bindables,
+    Binding,
+    HostNet,
     SessionSettings,
     host_place,
     input_shapes,
@@ -111,7 +113,7 @@ class CapturedNet:
 
 
 class DeviceBinding:
-    """Memory that is bound to a session on `device` once, and that each run reads and writes in place.
+    """Memory that is bound to a session on `device` once, like the arrays of a Binding.
 
     Arrays on the host have copies on the device. A run brings all inputs there in one copy, and all outputs back in
     another, through page-locked memory; then it waits for the device. Inputs are always copied, because the positions
@@ -190,6 +192,11 @@ class DeviceBinding:
             self._number, self._options = NOT_CAPTURED, _run_options(NOT_CAPTURED)
             self._start()  # if this fails as well, the cause was not the capture
             self._net.refuse(str(error))
+
+
+# A net and its bound runs, on the host or on a GPU.
+Net = Union[HostNet, CapturedNet]
+BoundRun = Union[Binding, DeviceBinding]
 
 
 def _mirror(device: Device, memory: Bindables) -> Mirror:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
+from .captures import BoundRun, Net
 from .kv_cache import Cache, CrossCache, Pairs, Place, bind_cache
-from .sessions import Bindable, BoundRun, Net
+from .sessions import Bindable
 from .spec import EngineSpec
 
 PREFIXES = ("past_", "present_")

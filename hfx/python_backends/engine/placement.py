@@ -23,11 +23,10 @@ from .fair_scheduler import LIGHT_ROWS
 from .kv_cache import DeviceCache, KvCache, PrefixBlocks
 from .partition import DecoderPartition, StepSize
 from .plan import DEVICE_LIMITS, Limits, padded
-from .prefill import Prefill
+from .prefill import ArraySources, CacheSources, Prefill
 from .probes import MOST_LEAST, probe, rows_for
 from .scores import DeviceScores, HostScores, Scores
 from .sessions import HostNet, Reserved, SessionSettings, check_products, open_session
-from .sources import ArraySources, CacheSources
 from .spec import EngineSpec
 from .staging import PromptStage, SourceStage, warm_steps
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Union
 
 from ..checks import Ids
+from .captures import Net
 from .kv_cache import Pairs
 from .partition import DecoderPartition, Outputs, StepSize
 from .placement import Placement, Prompts, Sources
 from .plan import Span
-from .sessions import Net
 from .spec import NATIVE, ONNXRUNTIME, EngineSpec
 
 WIDTH = 1

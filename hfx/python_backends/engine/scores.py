@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import EngineError, StepFailed
+from .captures import Net
 from .device_memory import Device, DeviceArray
 from .jobs import Sequence as Searched
 from .matcher import Floats
@@ -21,7 +22,7 @@ from .partition import Outputs
 from .plan import padded
 from .processors import BANNED
 from .search import WHOLE_ROW, Search
-from .sessions import Arrays, Bindables, Binding, Net, Reserved, SessionSettings, open_session
+from .sessions import Arrays, Bindables, Binding, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 from .staging import MOST_CAPTURED
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -187,54 +187,25 @@ Arrays = Mapping[str, NDArray[Any]]
 Bindables = Mapping[str, Bindable]
 
 
-class BoundRun(Protocol):
-    """Memory that is bound to a session once, and that each run reads and writes in place.
-
-    The bound run keeps the memory alive. Arrays must be C-contiguous. An output may be the memory of an input if the
-    graph reads this input before it writes the output.
-    """
-
-    @property
-    def captured(self) -> bool:
-        """Whether runs replay a CUDA graph."""
-
-    def run(self) -> None:
-        """Run the graph once. Raises what ONNX Runtime raises."""
-
-    def begin(self) -> None:
-        """Begin a run, of which a device may carry out a part after this call. `finish` or `drop` must follow."""
-
-    def drop(self) -> None:
-        """Wait for the end of the run that was begun, and leave outputs on the host as they are."""
-
-    def finish(self) -> None:
-        """Wait for the outputs of the run that was begun."""
-
-
-class Net(Protocol):
-    """An open graph. `inputs` has the shapes of its inputs by name; a dimension is a number or a name."""
-
-    inputs: Mapping[str, Sequence[object]]
-
-    def bind(self, inputs: Bindables, outputs: Bindables, captured: bool = False) -> BoundRun:
-        """Bind memory to a run. `captured` says whether a device may capture the run."""
-
-
 class HostNet:
-    """An open graph whose memory is on the host."""
+    """An open graph whose memory is on the host. `inputs` has the shapes of its inputs by name."""
 
     def __init__(self, session: Any) -> None:
         self.session, self.inputs = session, input_shapes(session)
 
     def bind(self, inputs: Bindables, outputs: Bindables, captured: bool = False) -> Binding:
-        """Bind arrays to a run."""
+        """Bind arrays to a run. No run on the host is captured."""
         return Binding(self.session, inputs, outputs)
 
 
 class Binding:
-    """Arrays on the host that are bound to a session (see BoundRun)."""
+    """Arrays that are bound to a session once, and that each run (`run` or `begin`) reads and writes in place.
 
-    captured = False
+    The binding keeps the memory alive. Arrays must be C-contiguous. An output may be the memory of an input if the
+    graph reads this input before it writes the output. A run raises what ONNX Runtime raises.
+    """
+
+    captured = False  # whether runs replay a CUDA graph
 
     def __init__(self, session: Any, inputs: Bindables, outputs: Bindables) -> None:
         binding = session.io_binding()

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
+from .captures import BoundRun, Net
 from .device_memory import Device, DeviceCounts
 from .kv_cache import DeviceCache, Place
 from .partition import DecoderPartition, Outputs, Tokens
 from .plan import DEVICE_LIMITS, QUERIES, Span, padded
-from .prefill import Prefill
-from .sessions import BoundRun, Net
-from .sources import Fill
+from .prefill import Fill, Prefill
 from .spec import EngineSpec
 
 MOST_ROWS = 32  # prompts of a run

@@ -20,13 +20,13 @@ from hfx.python_backends.engine.jobs import Job, new_job
 from hfx.python_backends.engine.kv_cache import KvCache
 from hfx.python_backends.engine.picker import Picker
 from hfx.python_backends.engine.plan import Limits, Plan
+from hfx.python_backends.engine.prefill import ArraySources
 from hfx.python_backends.engine.prefix_cache import PrefixCache
 from hfx.python_backends.engine.request import Request, Settings
 from hfx.python_backends.engine.runners import DecoderRunner, Runner
 from hfx.python_backends.engine.runtimes import open_runner
 from hfx.python_backends.engine.scores import HostScores
 from hfx.python_backends.engine.sessions import SessionSettings
-from hfx.python_backends.engine.sources import ArraySources
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs.engine import engine_invariants as invariants
 from tests.rigs.engine.engine_toys import VOCABULARY
