@@ -20,8 +20,10 @@ def test_rounds_of_known_shapes_only_launch_captured_graphs(tmp_path: Path, cuda
     checkpoint = tiny_generators.save(tmp_path / "checkpoint", tiny_generators.build(name))
     write_engine_folder(checkpoint, tmp_path / "engine", FORMATS["fp16"], 127)
     made = run(cuda, "tests.cuda_host.engine_runs", tmp_path / "engine", beams, ROUNDS, *LENGTHS)
-    stats, last = made["stats"], made["rounds"][-1]
+    stats, known = made["stats"], [counts for counts in made["rounds"] if not counts.get("begin to capture")]
     assert not stats["capture_refusal"]
     assert stats["steps_captured"] == stats["steps"]
     assert stats["prompts_captured"] == sum(runs for *_, runs in stats["prompt_runs"])
-    assert last.keys() <= {"launch a captured graph", "copy to the host", "copy on the device"}
+    assert known  # which requests share a run, and so the shapes, depends on when they arrive
+    for counts in known:
+        assert counts.keys() <= {"launch a captured graph", "copy to the host", "copy on the device"}

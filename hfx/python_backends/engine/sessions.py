@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Union
 
@@ -208,13 +207,18 @@ class Binding:
     captured = False  # whether runs replay a CUDA graph
 
     def __init__(self, session: Any, inputs: Bindables, outputs: Bindables) -> None:
-        binding = session.io_binding()
+        self._binding, self._run = session.io_binding(), session.run_with_iobinding
         self._keep = (inputs, outputs)
         for name, array in inputs.items():
-            binding.bind_input(name, *host_place(name, array))
+            self._binding.bind_input(name, *host_place(name, array))
         for name, array in outputs.items():
-            binding.bind_output(name, *host_place(name, array))
-        self.run = self.begin = partial(session.run_with_iobinding, binding)
+            self._binding.bind_output(name, *host_place(name, array))
+
+    def run(self) -> None:
+        """Run the graph once."""
+        self._run(self._binding)
+
+    begin = run
 
     def finish(self) -> None:
         """Do nothing: a run that was begun is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,17 @@ def test_an_array_that_is_not_contiguous_is_not_bound(tmp_path: Path) -> None:
     session = open_session(tmp_path / "graph.onnx", ONE_THREAD)
     with pytest.raises(ValueError, match="scores is not contiguous"):
         Binding(session, {"scores": np.zeros((4, 3), np.float32).T, "k": np.ones(1, np.int64)}, {})
+
+
+def test_a_run_keeps_its_arrays_alive(tmp_path: Path) -> None:
+    top_k_graph(tmp_path / "graph.onnx")
+    scores = np.zeros((4, 3), np.float32)
+    alive = weakref.ref(scores)
+    run = Binding(open_session(tmp_path / "graph.onnx", ONE_THREAD), {"scores": scores}, {}).run
+    del scores
+    assert alive() is not None
+    del run
+    assert alive() is None
 
 
 def resident() -> int:
