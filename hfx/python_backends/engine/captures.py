@@ -201,7 +201,7 @@ BoundRun = Union[Binding, DeviceBinding]
 
 def _mirror(device: Device, memory: Bindables) -> Mirror:
     """Return the mirror of the arrays on the host."""
-    on_host = {name: each for name, each in memory.items() if not isinstance(each, DeviceArray)}
+    on_host = {name: array for name, array in memory.items() if not isinstance(array, DeviceArray)}
     return Mirror(device, {name: (array.shape, array.dtype) for name, array in on_host.items()})
 
 

@@ -57,7 +57,8 @@ class Picker:
         models = _ModelScores(outputs, outputs.next_ids[:, 0].tolist(), self._most_probable(outputs, picks))
         steps = {sequence: _without_scores(models, sequence, rows) for sequence, rows in picks.items()}
         scored = {sequence: rows for sequence, rows in picks.items() if steps[sequence] is None}
-        steps |= self._choose(models, scored) if scored else {}
+        best = self._scores.best(outputs, scored) if scored else {}
+        steps |= {sequence: _choose(models, sequence, scored[sequence], found) for sequence, found in best.items()}
         return [step for step in steps.values() if step is not None]
 
     def _most_probable(self, outputs: Outputs, picks: Picks) -> dict[Searched, Ids]:
@@ -71,10 +72,6 @@ class Picker:
         rows, count = [picks[sequence][0] for sequence in wanting], max(each.search.top_count for each in wanting)
         ids = self._scores.most_probable(outputs, rows, count)
         return {each: row[None, : each.search.top_count] for each, row in zip(wanting, ids, strict=True)}
-
-    def _choose(self, models: _ModelScores, picks: Picks) -> dict[Searched, Step]:
-        best = self._scores.best(models.outputs, picks)
-        return {sequence: _choose(models, sequence, picks[sequence], found) for sequence, found in best.items()}
 
 
 @dataclass(frozen=True)
