@@ -94,7 +94,9 @@ def tensors(requests: Many[Many[Row]], settings: Settings) -> list[dict[str, NDA
     for at, rows in enumerate(requests):
         longest = max(len(sequence.ids) for row in rows for sequence in row.sequences)
         count = max(len(row.sequences) for row in rows)
-        groups.setdefault((count, _width(longest, settings.widths)), []).append(at)
+        larger = bisect_left(settings.widths, longest)
+        width = settings.widths[larger] if larger < len(settings.widths) else longest
+        groups.setdefault((count, width), []).append(at)
     made: list[dict[str, NDArray[Any]]] = [{}] * len(requests)
     for (count, width), members in groups.items():
         whole, start = _fill([row for at in members for row in requests[at]], count, width, settings), 0
@@ -130,8 +132,3 @@ def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[s
         arrays = {name: array[:, 0] for name, array in arrays.items()}
     arrays["truncated_tokens"] = np.array([[row.truncated_tokens] for row in rows], np.int32)
     return arrays
-
-
-def _width(longest: int, widths: tuple[int, ...]) -> int:
-    at = bisect_left(widths, longest)
-    return widths[at] if at < len(widths) else longest

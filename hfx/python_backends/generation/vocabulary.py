@@ -43,16 +43,10 @@ def read_vocabulary(tokenizer: Any, special: Callable[[int], bool], size: int) -
     tokens = [b""] * size
     for name, token in names.items():
         if token < size and not special(token):
-            tokens[token] = _once(read(name)) if is_metaspace else read(name)
+            text = read(name)
+            # Metaspace drops all spaces of a first token; only one at its beginning can be allowed for (`loses_space`).
+            tokens[token] = b"" if is_metaspace and b" " in text[1:] else text
     return Vocabulary(tokens, [token for token, text in enumerate(tokens) if not text], loses_space)
-
-
-def _once(text: bytes) -> bytes:
-    """Return `text`, or no bytes if it has a space after its first byte.
-
-    Metaspace drops all spaces of a first token, and only a space at its beginning can be allowed for (`loses_space`).
-    """
-    return b"" if b" " in text[1:] else text
 
 
 def _strips(step: Mapping[str, Any]) -> bool:

@@ -135,13 +135,9 @@ def _candidates(
     scores = starts[:, None] * sliding_window_view(padded, longest)
     for at in _largest(scores, count):
         first, extra = divmod(int(at), scores.shape[1])
-        yield *_characters(places[first], places[first + extra]), float(scores.flat[at])
-
-
-def _characters(first: NDArray[np.int32], last: NDArray[np.int32]) -> tuple[int, int]:
-    """Return the start and end of an answer: of its words, or of its tokens if one of them belongs to no word."""
-    column = 2 if first[2] >= 0 and last[2] >= 0 else 0
-    return int(first[column]), int(last[column + 1])
+        begin, end = places[first], places[first + extra]
+        column = 2 if begin[2] >= 0 and end[2] >= 0 else 0  # of words, or of tokens if one of them belongs to no word
+        yield int(begin[column]), int(end[column + 1]), float(scores.flat[at])
 
 
 def _probabilities(logits: Scores, allowed: NDArray[np.bool_]) -> Scores:

@@ -165,16 +165,14 @@ class Postprocessor:
         """Yield an entity for each group of adjacent words of one kind; a word tagged B- begins a new group."""
         first = 0
         for at in range(1, len(words.tags) + 1):
-            if at < len(words.tags) and not self._begins(words.tags[at], words.tags[at - 1]):
-                continue
+            if at < len(words.tags):
+                begins, kind = self._kinds[words.tags[at]]
+                if not begins and kind == self._kinds[words.tags[at - 1]][1]:
+                    continue
             name = self._labels[words.tags[first]].split("-", 1)[-1]
             if name != IGNORED:
                 yield self._joined(name, tokens, words, first, at)
             first = at
-
-    def _begins(self, tag: int, before: int) -> bool:
-        begins, kind = self._kinds[tag]
-        return begins or kind != self._kinds[before][1]
 
     def _joined(self, name: str, tokens: Tokens, words: Words, first: int, end: int) -> Entity:
         """Return the words from `first` up to `end`, without it, as one entity."""
