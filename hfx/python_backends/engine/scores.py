@@ -58,9 +58,7 @@ class HostScores:
         The result is valid until the next call.
         """
         # Rows for the log-softmax come first, rows without top-k come last.
-        order = {sequence: (not sequence.search.uses_log_probs, sequence.search.candidates == WHOLE_ROW)
-                 for sequence in picks}  # fmt: skip
-        picks = {sequence: picks[sequence] for sequence in sorted(picks, key=order.__getitem__)}
+        picks = {sequence: picks[sequence] for sequence in sorted(picks, key=_order)}
         spans = _spans(picks)
         self._gather(outputs.host_logits, picks)
         errors = {sequence: _edit(sequence.search, self._scores[span]) for sequence, span in spans.items()}
@@ -240,6 +238,10 @@ def _filled_up(array: NDArray[Any], count: int) -> NDArray[Any]:
 def _power(count: int) -> int:
     """Return the least power of two that is not below `count`."""
     return 1 << (count - 1).bit_length()
+
+
+def _order(sequence: Searched) -> tuple[bool, bool]:
+    return not sequence.search.uses_log_probs, sequence.search.candidates == WHOLE_ROW
 
 
 def _copy_rows(logits: Floats, rows: Sequence[int], target: Floats) -> None:
