@@ -8,6 +8,9 @@ using namespace hfx;
 
 #define HFX_EXPORTED extern "C" __attribute__((visibility("default")))
 
+// Classes with virtual functions refer to this function of the C++ library, with which this library is not linked.
+extern "C" void __cxa_pure_virtual() { __builtin_trap(); }
+
 namespace {
 
 TRITONSERVER_Error *failure(TRITONSERVER_Error_Code code, Text &words) {

@@ -2,8 +2,8 @@
 //
 // All runs use one stream, and the same memory of the GPU: the stream orders the copies and the runs. There are two
 // places in the machine's memory, so that a run is prepared while another one runs. The kernels of small shapes are
-// captured when the net is opened, as a graph of CUDA, which is launched at once. ONNX Runtime keeps these graphs for
-// each thread, so one thread must open the net and run it.
+// captured as CUDA graphs when the net is opened, so that each run is a single launch. ONNX Runtime keeps these graphs
+// for each thread, so one thread must open the net and run it.
 #pragma once
 #include "device.h"
 #include "session.h"

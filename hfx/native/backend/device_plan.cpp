@@ -12,33 +12,26 @@ int widest_first(const void *one, const void *other) {
 
 }  // namespace
 
-Job *DevicePlan::take(Job *batch) {
-    Job *without_memory = nullptr;
-    jobs_.clear(), at_ = from_ = 0;
-    for (Job *job = batch, *next; job; job = next) {
-        next = job->next;
-        if (!jobs_.push(job)) job->next = without_memory, without_memory = job;
-    }
+void DevicePlan::take(Job *batch) {
+    list_jobs(batch, jobs_);
+    at_ = 0;
     if (!jobs_.empty()) qsort(jobs_.data(), jobs_.size(), sizeof(Job *), widest_first);
-    return without_memory;
 }
 
-bool DevicePlan::next(Array<Slice> &slices, size_t &width) {
+bool DevicePlan::next(Array<Slice> &slices) {
     slices.clear();
-    if (empty()) return false;
-    width = jobs_[at_]->tokens.width;
-    const size_t most = Shapes::most(width);
+    if (at_ == jobs_.size()) return false;
+    const size_t width = jobs_[at_]->tokens.width, most = Shapes::most(width);
     for (size_t count = 0; at_ < jobs_.size() && count < most && slices.size() < Shapes::MOST_SEQUENCES;) {
         Job &job = *jobs_[at_];
         if (!job.failed() && is_cancelled(job)) job.fail(triton::CANCELLED, CANCELLED);
-        size_t all = sequences_of(job), rest = all - from_, size = job.failed() ? 0 : rest < most - count ? rest : most - count;
+        size_t all = job.tokens.rows * job.tokens.sequences, rest = all - job.begun, size = job.failed() ? 0 : rest < most - count ? rest : most - count;
         bool near = job.tokens.width * NEAR >= width || (count + size) * width <= Shapes::FEW_TOKENS;
         bool whole = size == rest || all > most || !count;
         if (size && (!near || !whole)) break;
         bool last = !size || size == rest;
-        if (!slices.push({&job, from_, size, last})) break;  // there is room: see the header
-        count += size;
-        from_ = last ? 0 : from_ + size;
+        if (!slices.push({&job, job.begun, size, last})) break;  // there is room: see the header
+        count += size, job.begun += size;
         at_ += last;
     }
     return true;

@@ -15,20 +15,17 @@ struct Slice {
 
 class DevicePlan {
 public:
-    // Takes requests, linked by `next`, in the place of those that it has had. Returns the requests for which there is
-    // no memory.
-    Job *take(Job *batch);
-    bool empty() const { return at_ == jobs_.size(); }
-    // Fills `slices`, which has room for Shapes::MOST_SEQUENCES + 1, and sets `width` to the widest sequence. A request
-    // that has failed, or is cancelled, gets a last slice without sequences. Returns false if no request is left.
-    bool next(Array<Slice> &slices, size_t &width);
+    // Returns false if there is no memory.
+    [[nodiscard]] bool open() { return jobs_.reserve(1); }
+    // Takes the requests of a batch in the place of those that it has had. There is always memory for one request.
+    void take(Job *batch);
+    // Fills `slices`, which has room for Shapes::MOST_SEQUENCES + 1. A request that has failed, or is cancelled, gets a
+    // last slice without sequences. Returns false if no request is left.
+    bool next(Array<Slice> &slices);
 
 private:
     Array<Job *> jobs_;  // by width, the widest first
-    size_t at_ = 0, from_ = 0;  // the next request, and its next sequence
+    size_t at_ = 0;      // the next request
 };
-
-// The number of sequences of a request.
-inline size_t sequences_of(const Job &job) { return job.tokens.rows * job.tokens.sequences; }
 
 }  // namespace hfx

@@ -1,12 +1,12 @@
 #include "device_runner.h"
-#include <errno.h>
 #include <unistd.h>
-#include "model.h"
+#include "refusals.h"
+#include "triton.h"
 
 namespace hfx {
 namespace {
 
-constexpr const char *THREAD = "hfx-gpu";  // at most 15 characters
+constexpr const char *THREAD = "hfx-gpu";
 constexpr const char *LOST = "[hfx:ENGINE_UNREACHABLE] The GPU has failed, and the server is started again. Try again in a minute.";
 constexpr const char *FULL = "[hfx:QUEUE_FULL] The GPU has no memory left for this request. Send fewer texts at a time, or try again later.";
 constexpr const char *FULL_WORDS[] = {"out of memory", "Failed to allocate memory"};
@@ -28,124 +28,82 @@ void *end_process(void *) {
 
 }  // namespace
 
-// What the thread needs to open the net, until it has done so.
-struct DeviceRunner::Opening {
-    DeviceRunner *runner;
-    const Json *config;
-    const char *folder, *output;
-    int number;
-    Text *error;
-    bool opened = false;
-    sem_t done = {};
-};
-
-bool DeviceRunner::open(const Json &config, const char *folder, const char *output, int number, const Settings &settings, Text &error) {
-    settings_ = &settings;
-    for (Flight &each : flights_)
-        if (!each.slices.reserve(Shapes::MOST_SEQUENCES + 1)) return false;
-    Opening opening = {this, &config, folder, output, number, &error};
-    if (sem_init(&waiting_, 0, 0) || sem_init(&opening.done, 0, 0) || pthread_create(&thread_, nullptr, serve, &opening))
-        return refuse(error, "the system has no thread for the net");
-    has_thread_ = true;
-    pthread_setname_np(thread_, THREAD);
-    while (sem_wait(&opening.done) && errno == EINTR) {}
-    sem_destroy(&opening.done);
-    return opening.opened;
+bool DeviceRunner::open(const NetOptions &options, int32_t &, Text &error) {
+    options_ = &options, settings_ = &options.settings;
+    queue.bound = options.bound;
+    // max_batch_size limits a request. On a GPU, a batch may have more rows.
+    if (queue.bound.batch < Shapes::MOST_SEQUENCES) queue.bound.batch = Shapes::MOST_SEQUENCES;
+    queue.bound.large = Shapes::MOST_TOKENS, queue.bound.tokens = queue.bound.batch * settings_->max_length;
+    if (!plan_.open() || !done_.reserve(Shapes::MOST_SEQUENCES + 1)) return false;
+    for (PendingRun &run : runs_)
+        if (!run.slices.reserve(Shapes::MOST_SEQUENCES + 1)) return false;
+    if (!thread_.start(*this, THREAD, error)) return false;
+    if (!opened_) error = static_cast<Text &&>(reason_);
+    return opened_;
 }
 
-DeviceRunner::~DeviceRunner() {
-    if (!has_thread_) return;
-    __atomic_store_n(&ends_, true, __ATOMIC_RELEASE);
-    wake();
-    pthread_join(thread_, nullptr);
-    sem_destroy(&waiting_);
+void DeviceRunner::begin() {
+    const NetOptions &options = *options_;
+    opened_ = net_.open(options.config, options.folder, options.output, options.gpu, settings_->widths, reason_);
 }
 
-void *DeviceRunner::serve(void *argument) {
-    Opening &opening = *static_cast<Opening *>(argument);
-    DeviceRunner &own = *opening.runner;
-    opening.opened = own.net_.open(*opening.config, opening.folder, opening.output, opening.number, own.settings_->widths, *opening.error);
-    sem_post(&opening.done);
-    for (;;) {
-        while (sem_wait(&own.waiting_) && errno == EINTR) {}
-        if (__atomic_load_n(&own.ends_, __ATOMIC_ACQUIRE)) return nullptr;
-        own.lead();
-    }
-}
-
-// Runs the requests of the queue. While a run computes, the next one begins if so much waits that it pays; else it begins
-// when the run is done, before that run's requests are answered, so that it has more requests.
-void DeviceRunner::lead() {
+// While a run computes, the next one begins if so much waits that it pays; else it begins when the run is done, before
+// that run's requests are answered, so that it has more requests.
+void DeviceRunner::run() {
     for (size_t place = 0;; place = !place) {
-        Flight &other = flights_[!place];
-        bool begun = launch(place);
+        PendingRun &other = runs_[!place];
+        bool begun = begin_run(place);
         if (!other.taken && !begun) return;
         if (!other.taken) continue;
-        arrive(!place);
-        if (!begun) launch(place);
+        wait(!place);
+        if (!begun) begin_run(place);
         if (other.taken) answer(other);
     }
 }
 
-// Begins the next run in a place. Returns false if too little waits; then this thread leads no more, unless the requests
-// in the other place are still to be answered.
-bool DeviceRunner::launch(size_t place) {
-    Flight &flight = flights_[place], &other = flights_[!place];
-    size_t width = 0;
-    while (next_run(flight, width, other)) {
-        const Slice *slices = flight.slices.data();
-        const size_t count = flight.slices.size();
-        flight.began = now(), flight.taken = true, flight.computes = false;
+// Begins the next run in a place. Returns false if too little waits; then the thread goes back to waiting, unless the
+// requests in the other place are still to be answered.
+bool DeviceRunner::begin_run(size_t place) {
+    PendingRun &run = runs_[place], &other = runs_[!place];
+    while (next_slices(run, other)) {
+        const Slice *slices = run.slices.data();
+        const size_t count = run.slices.size();
+        run.began = now(), run.taken = true, run.computes = false;
         for (size_t at = 0; at < count; at++) {
-            flight.computes = flight.computes || slices[at].count;
-            if (!slices[at].job->began) slices[at].job->began = flight.began;
+            run.computes = run.computes || slices[at].count;
+            if (!slices[at].job->began) slices[at].job->began = run.began;
         }
-        if (!was_lost_ && (!flight.computes || begin(slices, count, width, place))) return true;
-        flight.computes = false;
-        if (other.taken) arrive(!place), answer(other);  // it may have an earlier part of a request
+        if (!was_lost_ && (!run.computes || submit(slices, count, place))) return true;
+        run.computes = false;
+        if (other.taken) wait(!place), answer(other);  // it may have an earlier part of a request
         run_again(slices, count, place);
-        answer(flight);
+        answer(run);
     }
     return false;
 }
 
-// Finds the slices of the next run. Runs of large requests take turns, also with small requests.
-bool DeviceRunner::next_run(Flight &flight, size_t &width, const Flight &other) {
+// Finds the slices of the next run: of the batch that has begun, or else of what the queue has next.
+bool DeviceRunner::next_slices(PendingRun &run, const PendingRun &other) {
     const size_t least = other.computes ? Shapes::FEW_TOKENS : 0;
-    for (;;) {
-        if (small_.next(flight.slices, width)) return true;
-        size_t in_turns = 0;
-        for (const DevicePlan &each : large_) in_turns += !each.empty();
-        Job *between = in_turns && large_was_last_ ? queue.next_small() : nullptr;
-        large_was_last_ = !between;
-        if (between) {
-            take(small_, between);
-            continue;
-        }
-        for (size_t at = 0; in_turns && at < TURNS; at++) {
-            turn_ = (turn_ + 1) % TURNS;
-            Job *job = large_[turn_].empty() ? queue.next_large() : nullptr;
-            if (job) take(large_[turn_], job);
-            if (large_[turn_].next(flight.slices, width)) return true;
-        }
-        if (Job *batch = queue.next(other.taken, least)) take(batch->work > queue.bound.large ? large_[turn_] : small_, batch);
-        else return false;
+    while (!plan_.next(run.slices)) {
+        Job *batch = queue.next(other.taken, least);
+        if (!batch) return false;
+        plan_.take(batch);
     }
+    const Slice &slice = run.slices[0];
+    if (!queue.is_large(*slice.job)) return true;
+    plan_.take(nullptr);  // its next part waits for its turn
+    if (slice.last) queue.end_turns(*slice.job);
+    return true;
 }
 
-void DeviceRunner::take(DevicePlan &plan, Job *batch) {
-    for (Job *job = plan.take(batch), *next; job; job = next) {
-        next = job->next;
-        job->fail(triton::UNAVAILABLE);
-        if (job->work > queue.bound.large) queue.finish(*job);
-        job->model->finish(job);
+// Has the net run slices in a place.
+bool DeviceRunner::submit(const Slice *slices, size_t count, size_t place) {
+    size_t sequences = 0, width = 0;
+    for (size_t at = 0; at < count; at++) {
+        const size_t own = slices[at].count ? slices[at].job->tokens.width : 0;
+        sequences += slices[at].count, width = own > width ? own : width;
     }
-}
-
-// Begins a run of slices, which have sequences of at most `width` tokens.
-bool DeviceRunner::begin(const Slice *slices, size_t count, size_t width, size_t place) {
-    size_t sequences = 0;
-    for (size_t at = 0; at < count; at++) sequences += slices[at].count;
     Shape shape = net_.shapes().of(sequences, width);
     fill(slices, count, place, shape);
     return net_.begin(place, shape, reason_);
@@ -171,13 +129,13 @@ void DeviceRunner::fill(const Slice *slices, size_t count, size_t place, Shape s
 }
 
 // Waits for the run in a place if it computes, and gives its requests their outputs.
-void DeviceRunner::arrive(size_t place) {
-    Flight &flight = flights_[place];
+void DeviceRunner::wait(size_t place) {
+    PendingRun &run = runs_[place];
     const float *output = nullptr;
-    if (!flight.computes) return;
-    if (was_lost_ || !net_.wait(place, output, reason_)) run_again(flight.slices.data(), flight.slices.size(), place);
-    else collect(flight.slices.data(), flight.slices.size(), output);
-    flight.computes = false, flight.ended = now();
+    if (!run.computes) return;
+    if (was_lost_ || !net_.wait(place, output, reason_)) run_again(run.slices.data(), run.slices.size(), place);
+    else collect(run.slices.data(), run.slices.size(), output);
+    run.computes = false, run.ended = now();
 }
 
 // Gives each request its part of an output. A request for which there is no memory fails.
@@ -194,73 +152,57 @@ void DeviceRunner::collect(const Slice *slices, size_t count, const float *outpu
 // for fewer sequences, and a single request may be the reason. Waits for the results.
 void DeviceRunner::run_again(const Slice *slices, size_t count, size_t place) {
     if (net_.lost()) lose(reason_);
-    if (was_lost_) return give_up(slices, count, reason_);
+    if (was_lost_) return give_up(slices, count);
     Slice parts[2] = {slices[0], slices[0]};
     if (count == 1) {
-        if (slices[0].count < 2 || !is_full(reason_)) return give_up(slices, count, reason_);
+        if (slices[0].count < 2 || !is_full(reason_)) return give_up(slices, count);
         parts[0].count /= 2, parts[0].last = false;
         parts[1].first += parts[0].count, parts[1].count -= parts[0].count;
+        slices = parts, count = 2;
     }
     for (size_t half = 0; half < 2; half++) {
-        const Slice *own = count == 1 ? parts + half : slices + half * (count / 2);
-        size_t size = count == 1 ? 1 : half ? count - count / 2 : count / 2, width = 0;
-        bool wanted = false;
-        for (size_t at = 0; at < size; at++) {
-            size_t each = own[at].job->tokens.width;
-            width = each > width ? each : width, wanted = wanted || !own[at].job->failed();
-        }
+        const Slice *own = slices + half * (count / 2);
+        const size_t size = half ? count - count / 2 : count / 2;
         const float *output = nullptr;
+        bool wanted = false;
+        for (size_t at = 0; at < size; at++) wanted = wanted || !own[at].job->failed();
         if (!wanted) continue;
-        if (begin(own, size, width, place) && net_.wait(place, output, reason_)) collect(own, size, output);
+        if (submit(own, size, place) && net_.wait(place, output, reason_)) collect(own, size, output);
         else run_again(own, size, place);
     }
 }
 
-void DeviceRunner::give_up(const Slice *slices, size_t count, const Text &reason) {
+// Fails the requests of slices, because of the last error.
+void DeviceRunner::give_up(const Slice *slices, size_t count) {
     for (size_t at = 0; at < count; at++) {
         Job &job = *slices[at].job;
         if (job.failed()) continue;
-        if (was_lost_ || is_full(reason)) {
-            job.fail(triton::UNAVAILABLE, was_lost_ ? LOST : FULL);
-            continue;
-        }
-        Text words;
-        if (!reason.empty() && append(words, "the model could not be run: ") && append(words, {reason.data(), reason.size()}))
-            job.reason = static_cast<Text &&>(words);
-        job.fail(triton::INTERNAL);
+        if (was_lost_ || is_full(reason_)) job.fail(triton::UNAVAILABLE, was_lost_ ? LOST : FULL);
+        else job.fail_run(reason_);
     }
 }
 
-// Answers the requests whose last slice has run, and reports the run.
-void DeviceRunner::answer(Flight &flight) {
-    const Array<Slice> &slices = flight.slices;
-    const uint64_t began = flight.began, ended = flight.ended > began ? flight.ended : now();
-    size_t rows = 0, tokens = 0;
-    bool single = false;
-    TRITONBACKEND_ModelInstance *instance = nullptr;
-    for (const Slice &each : slices) {
-        Job &job = *each.job;
-        tokens += each.count * job.tokens.width;
-        single = job.work > queue.bound.large;
-        if (single) queue.computed(job, each.count * job.tokens.width);
-        job.ended = ended;
-        if (!each.last) continue;
+// Answers the requests whose last slice has run.
+void DeviceRunner::answer(PendingRun &run) {
+    const uint64_t began = run.began, ended = run.ended > began ? run.ended : now();
+    const bool large = queue.is_large(*run.slices[0].job);
+    size_t tokens = 0;
+    done_.clear();
+    for (const Slice &slice : run.slices) {
+        Job &job = *slice.job;
+        const size_t computed = slice.count * job.tokens.width;
+        tokens += computed;
+        if (large) queue.computed(job, slice.last ? job.rest : computed);
+        if (!slice.last) continue;
         Array<int64_t> &shape = job.made.shape;
-        bool shaped = shape.push(int64_t(job.tokens.rows)) && (settings_->task != Task::ZERO_SHOT_CLASSIFICATION || shape.push(int64_t(job.tokens.sequences))) &&
-                      shape.push(int64_t(net_.classes()));
-        if (!job.failed() && (!shaped || !job.model->answer(job))) job.fail(job.reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
-        if (job.code != triton::CANCELLED) rows += job.inputs.rows, instance = job.instance;
-        else job.began = job.ended = 0;  // its time is not the net's
+        bool shaped = done_.push(&job) && shape.push(int64_t(job.tokens.rows)) &&
+                      (settings_->task != Task::ZERO_SHOT_CLASSIFICATION || shape.push(int64_t(job.tokens.sequences))) && shape.push(int64_t(net_.classes()));
+        if (!job.failed() && !shaped) job.fail(triton::UNAVAILABLE);
     }
-    if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, rows, began, began, ended, now()));
-    for (const Slice &each : slices) {
-        if (!each.last) continue;
-        if (single) queue.finish(*each.job);
-        each.job->model->finish(each.job);
-    }
-    queue.ran(single ? 0 : rows, tokens, ended - (landed_ > began ? landed_ : began));
-    landed_ = ended;
-    flight.taken = false;
+    const size_t rows = answer_jobs(done_.data(), done_.size(), began, ended);
+    queue.ran(large ? 0 : rows, tokens, ended - (last_ended_ > began ? last_ended_ : began));
+    last_ended_ = ended;
+    run.taken = false;
 }
 
 void DeviceRunner::lose(const Text &reason) {

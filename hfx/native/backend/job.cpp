@@ -127,6 +127,18 @@ bool add_outputs(TRITONBACKEND_Response *response, const Job &job) {
     return true;
 }
 
+// Reports a run of the net to each model that has rows in it, before the models' requests are released.
+void report(Job **jobs, size_t count, uint64_t began, uint64_t ended) {
+    for (size_t at = 0; at < count; at++) {
+        size_t before = 0, rows = 0;
+        while (jobs[before]->model != jobs[at]->model) before++;
+        if (before < at) continue;
+        for (size_t each = at; each < count; each++)
+            if (jobs[each]->model == jobs[at]->model && jobs[each]->code != triton::CANCELLED) rows += jobs[each]->inputs.rows;
+        if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(jobs[at]->instance, rows, began, began, ended, now()));
+    }
+}
+
 TRITONSERVER_Error *failure_of(Job &job) {
     if (job.reason.empty() || !job.reason.push('\0')) return TRITONSERVER_ErrorNew(triton::UNAVAILABLE, NO_MEMORY);
     return TRITONSERVER_ErrorNew(job.code, job.reason.data());
@@ -143,6 +155,13 @@ bool Job::fail(TRITONSERVER_Error_Code with, const char *words) {
     reason.clear();
     if (!append(reason, words)) reason.clear();
     return fail(with);
+}
+
+bool Job::fail_run(const Text &error) {
+    Text words;
+    if (!error.empty() && append(words, "the model could not be run: ") && append(words, {error.data(), error.size()}))
+        reason = static_cast<Text &&>(words);
+    return fail(triton::INTERNAL);
 }
 
 uint64_t now() {
@@ -221,6 +240,29 @@ void respond(Job &job) {
     triton::done(TRITONBACKEND_ModelInstanceReportStatistics(
         job.instance, job.request, !job.failed(), taken, ran ? job.began : sending, ran ? job.ended : sending, now()));
     triton::done(TRITONBACKEND_RequestRelease(job.request, triton::RELEASE_ALL));
+}
+
+void list_jobs(Job *batch, Array<Job *> &jobs) {
+    jobs.clear();
+    for (Job *job = batch, *next; job; job = next) {
+        next = job->next;
+        if (!jobs.push(job) && !job->fail(triton::UNAVAILABLE)) job->model->finish(job);
+    }
+}
+
+size_t answer_jobs(Job **jobs, size_t count, uint64_t began, uint64_t ended) {
+    size_t rows = 0;
+    for (size_t at = 0; at < count; at++) {
+        Job &job = *jobs[at];
+        const bool cancelled = job.code == triton::CANCELLED;  // its time is not the net's
+        job.began = cancelled ? 0 : job.began ? job.began : began, job.ended = cancelled ? 0 : ended;
+        rows += cancelled ? 0 : job.inputs.rows;
+        if (!job.failed() && !job.model->answer(job)) job.fail(job.reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
+    }
+    report(jobs, count, began, ended);
+    // Once the last request of a model that shares the net is released, the model may be gone.
+    for (size_t at = 0; at < count; at++) jobs[at]->model->finish(jobs[at]);
+    return rows;
 }
 
 }  // namespace hfx

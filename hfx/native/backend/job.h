@@ -6,14 +6,27 @@
 
 namespace hfx {
 
-class Model;
+class Run;
+struct Job;
 
 constexpr const char *CANCELLED = "The request was cancelled.";
+
+// What ends a job: the model that it was sent to.
+class Answerer {
+public:
+    // Adds the outputs to a job for which the net has run. Returns false with the reason in the job.
+    virtual bool answer(Job &job) const = 0;
+    // Sends the job's answer and ends the job. If its net is shared, the model may be gone afterwards.
+    virtual void finish(Job *job) = 0;
+
+protected:
+    ~Answerer() = default;
+};
 
 struct Job {
     TRITONBACKEND_Request *request = nullptr;
     TRITONBACKEND_ModelInstance *instance = nullptr;
-    Model *model = nullptr;
+    Answerer *model = nullptr;
     int32_t slot = -1;  // of the model's weights in the pool; -1: the model has a net of its own
     Job *next = nullptr;  // in a queue or a batch
     Job *next_named = nullptr;  // in NamedJobs
@@ -25,6 +38,8 @@ struct Job {
     Tokens tokens;
     size_t work = 0;  // tokens that the net computes, padding included; 0 before tokenizing
     size_t rest = 0;  // of them, those that are not computed yet, if the request is large
+    Run *parts = nullptr;  // of a large request on the CPU, from its first part on
+    size_t begun = 0;      // on a GPU: how many sequences are in a run already
     Values made;  // the net's output
     Outputs outputs;
     uint64_t timeout = 0;  // microseconds; 0: none
@@ -37,6 +52,7 @@ struct Job {
     // Always return false. An empty reason means that there is no memory.
     bool fail(TRITONSERVER_Error_Code with);
     bool fail(TRITONSERVER_Error_Code with, const char *words);
+    bool fail_run(const Text &error);  // the net could not run
 };
 
 uint64_t now();
@@ -50,5 +66,11 @@ void read_name(Job &job);
 bool is_cancelled(const Job &job);
 // Sends the outputs that the request wants, or its failure; reports its statistics, and releases the request.
 void respond(Job &job);
+
+// Sets `jobs` to the jobs of a batch. Jobs for which there is no memory fail, and end.
+void list_jobs(Job *batch, Array<Job *> &jobs);
+// Answers and ends jobs for which the net has run, or which have failed. Reports the run to Triton, and returns the
+// number of rows that are not cancelled.
+size_t answer_jobs(Job **jobs, size_t count, uint64_t began, uint64_t ended);
 
 }  // namespace hfx

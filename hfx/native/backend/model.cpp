@@ -1,14 +1,14 @@
 #include "model.h"
-#include <errno.h>
 #include <math.h>
+#include "device_runner.h"
 #include "refusals.h"
+#include "shared_net.h"
 
 namespace hfx {
 namespace {
 
 constexpr const char *ENDED = "The request of this sequence_id was ended.";
 constexpr const char *TRUNCATED = "truncated_tokens";
-constexpr const char *SHARED_NET = "shared_net", *ADAPTER_FILE = "adapter.bin";
 
 // Refuses a request because too much work waits. Always returns false.
 bool overloaded(Job &job) {
@@ -38,7 +38,7 @@ bool is_digest(Span text) {
     return is_hexadecimal;
 }
 
-// Leaves the first `classes` logits of each row.
+// Keeps only the first `classes` logits of each row.
 void narrow(Values &logits, size_t classes) {
     size_t rows = size_t(logits.shape[0]), width = size_t(logits.shape[1]);
     for (size_t row = 1; row < rows; row++) memmove(logits.data.data() + row * classes, logits.data.data() + row * width, classes * sizeof(float));
@@ -48,73 +48,50 @@ void narrow(Values &logits, size_t classes) {
 }  // namespace
 
 Model::~Model() {
-    destroy(device_);
-    if (!shared_) return;
-    if (slot_ >= 0) shared_->pool.free(slot_);
-    SharedNet::release(shared_);
+    if (host_) host_->release(slot_);
 }
 
 bool Model::open(Span config_text, const char *folder, Text &error) {
     Document document;
     if (const char *wrong = document.parse(config_text)) return refuse(error, "Triton's configuration: %.100s", wrong);
     Json config = document.root();
-    int gpu = -1;
-    if (!can_be_honoured(config, gpu, error)) return false;
-    Span key = parameter(config, SHARED_NET);
-    bool opens = true;
-    if (key.data && !is_digest(key)) return refuse(error, "parameter %s is no SHA-256 in hexadecimal digits", SHARED_NET);
-    if (key.data && !(shared_ = SharedNet::acquire(key, opens))) return false;
-    if (shared_) runner_ = &shared_->runner;
-    if (gpu >= 0 && shared_) return refuse(error, "%s can't be used on a GPU: adapters are served in one hop on CPUs only", SHARED_NET);
-    if (gpu >= 0 && !(device_ = make<DeviceRunner>())) return false;
-    if (!open_steps(config, folder, opens, error)) return false;
-    const char *output = embedding_.empty() ? "logits" : embedding_.data();
-    if (device_ ? !device_->open(config, folder, output, gpu, encoder_.settings, error) : !open_net(config, folder, output, opens, error)) return false;
-    return (device_ ? device_->has_types() : runner_->net.has_types()) == encoder_.settings.types || refuse(error, "settings.json and the graph differ in token_type_ids");
+    NetOptions options = {config, encoder_.settings, folder, "logits", -1, {}, false};
+    if (!can_be_honoured(config, options.gpu, error) || !choose_host(config, options.gpu, error) || !open_steps(folder, error)) return false;
+    if (!bound(config, options, error) || !inputs(config, error) || !outputs(config, error)) return false;
+    if (!embedding_.empty()) options.output = embedding_.data();
+    if (!host_->open(options, slot_, error)) return false;
+    return host_->has_types() == encoder_.settings.types || refuse(error, "settings.json and the graph differ in token_type_ids");
 }
 
-bool Model::open_steps(const Json &config, const char *folder, bool opens, Text &error) {
+bool Model::choose_host(const Json &config, int gpu, Text &error) {
+    Span key = parameter(config, SHARED_NET);
+    if (key.data && !is_digest(key)) return refuse(error, "parameter %s is no SHA-256 in hexadecimal digits", SHARED_NET);
+    if (key.data && gpu >= 0) return refuse(error, "%s can't be used on a GPU: adapters are served in one hop on CPUs only", SHARED_NET);
+    if (key.data) host_ = SharedNet::acquire(key);
+    else if (gpu >= 0) host_ = make<DeviceRunner>();
+    else host_ = make<OwnNet>();
+    return host_;
+}
+
+bool Model::open_steps(const char *folder, Text &error) {
     Document settings_json, answer_json;
     Text path;
     if (!path_in(folder, {"tokenizer.hfx", 13}, path)) return false;
-    bool again = shared_ && !opens && shared_->tokenizer.has_bytes_of(path.data());
-    Tokenizer &tokenizer = shared_ && (opens || again) ? shared_->tokenizer : tokenizer_;
+    const bool again = host_->tokenizer.has_bytes_of(path.data());
+    Tokenizer &tokenizer = again || !host_->tokenizer.is_open() ? host_->tokenizer : tokenizer_;
     const char *wrong = again ? nullptr : tokenizer.open(path.data());
     if (wrong) return refuse(error, "%.300s: %.100s", path.data(), wrong);
     if (!read(settings_json, folder, "settings.json", error)) return false;
     if ((wrong = encoder_.open(settings_json.root(), tokenizer))) return refuse(error, "settings.json: %.200s", wrong);
-    if (encoder_.settings.task != Task::FEATURE_EXTRACTION) {
-        if (!read(answer_json, folder, "answer.json", error)) return false;
-        if ((wrong = answer_.open(answer_json.root()))) return refuse(error, "answer.json: %.200s", wrong);
-    }
-    return settings(config, opens, error) && inputs(config, error) && outputs(config, error);
+    if (encoder_.settings.task == Task::FEATURE_EXTRACTION) return true;
+    if (!read(answer_json, folder, "answer.json", error)) return false;
+    wrong = answer_.open(answer_json.root());
+    return !wrong || refuse(error, "answer.json: %.200s", wrong);
 }
 
-bool Model::open_net(const Json &config, const char *folder, const char *output, bool opens, Text &error) {
-    if (opens && !runner_->net.open(config, folder, output, error)) return false;
-    if (opens) runner_->item_rank = item_rank();
-    if (!runner_->net.makes(output) || runner_->item_rank != item_rank())
-        return refuse(error, "the model and the others of its %s have different tasks", SHARED_NET);
-    return !shared_ || open_adapter(config, folder, opens, error);
-}
-
-// Reads the model's own weights, which are in a file beside the graph, into the pool of the shared net.
-bool Model::open_adapter(const Json &config, const char *folder, bool opens, Text &error) {
-    Span file = parameter(config, "model_file");
-    Text name, path;
-    size_t stride = 0;
-    while (file.size && file.data[file.size - 1] != '/') file.size--;
-    if (!append(name, file) || !append(name, ADAPTER_FILE) || !path_in(folder, {name.data(), name.size()}, path)) return false;
-    if (opens) {
-        if (!runner_->net.use(shared_->pool, stride, error) || (!stride && !count_floats(path.data(), stride, error))) return false;
-        if (!shared_->pool.open(stride, error) || !shared_->start(error)) return false;
-    }
-    return shared_->pool.load(path.data(), slot_, error);
-}
-
-// Reads the settings of the queue and of the net. Those of a shared net are of the model that opens it.
-bool Model::settings(const Json &config, bool opens, Text &error) {
-    Bound bound;
+// Reads what limits the queue, and the batches, of the net.
+bool Model::bound(const Json &config, NetOptions &options, Text &error) const {
+    Bound &bound = options.bound;
     long requests = long(bound.requests), widest = 0, skips = 0;
     int64_t batch = 0;
     if (!whole_number(config, "max_queue_size", 0, requests, error) || !whole_number(config, "max_width", 0, widest, error) ||
@@ -123,12 +100,8 @@ bool Model::settings(const Json &config, bool opens, Text &error) {
     if (!config["max_batch_size"].integer(batch, 1, INT32_MAX)) return refuse(error, "max_batch_size must be at least 1");
     const Array<int32_t> &widths = encoder_.settings.widths;
     if (widest && widths[widths.size() - 1] > widest) return refuse(error, "parameter max_width is below the widths of settings.json");
-    bound.requests = size_t(requests), bound.batch = size_t(batch);
-    // max_batch_size limits a request. On a GPU, a batch may have more rows.
-    if (device_ && bound.batch < Shapes::MOST_SEQUENCES) bound.batch = Shapes::MOST_SEQUENCES;
-    if (device_) bound.large = Shapes::MOST_TOKENS;
-    bound.tokens = bound.batch * encoder_.settings.max_length;
-    if (opens) queue().bound = bound, runner_->skips_padding = skips;
+    bound.requests = size_t(requests), bound.batch = size_t(batch), bound.tokens = bound.batch * encoder_.settings.max_length;
+    options.skips_padding = skips;
     return true;
 }
 
@@ -165,20 +138,14 @@ void Model::execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request
         Job &job = made ? *made : without_memory;
         job.request = requests[at], job.instance = instance, job.model = this, job.slot = slot_;
         if (made ? prepare(job) : job.fail(triton::UNAVAILABLE)) {
-            leads = queue().add(made) || leads;
+            leads = host_->queue.add(made) || leads;
         } else {
             if (job.name.size) named_.remove(job);
             respond(job);
             destroy(made);
         }
     }
-    if (leads) lead();
-}
-
-void Model::lead() {
-    if (device_) device_->wake();
-    else if (shared_) shared_->wake();
-    else runner_->lead();
+    if (leads) host_->wake();
 }
 
 // Turns a request into tokens. Returns false if the request is refused or ends another one, or if the queue is full.
@@ -191,14 +158,14 @@ bool Model::prepare(Job &job) {
     TRITONBACKEND_InferenceRequestTimeoutMicroseconds && triton::done(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(job.request, &job.timeout));
     size_t rows = job.inputs.rows, estimated = estimate(job.inputs);
     double timeout = 1e-6 * double(job.timeout);
-    if (!queue().take(rows, estimated, timeout)) return overloaded(job);
+    if (!host_->queue.take(rows, estimated, timeout)) return overloaded(job);
     uint64_t began = now();
     bool prepared = read_parameters(options_, job) &&
                     (encoder_.encode(job.inputs, job.tokens, job.reason) || job.fail(triton::INVALID_ARGUMENT));
     job.tokenizing = now() - began;
     job.work = job.rest = job.tokens.rows * job.tokens.sequences * job.tokens.width;
-    if (!prepared) queue().leave_out(rows, estimated);
-    return prepared && (queue().correct(rows, estimated, job.work, timeout) || overloaded(job));
+    if (!prepared) host_->queue.leave_out(rows, estimated);
+    return prepared && (host_->queue.correct(rows, estimated, job.work, timeout) || overloaded(job));
 }
 
 // Estimates the number of tokens before texts are tokenized: one token for 4 bytes, as in English.
@@ -220,8 +187,7 @@ void Model::finish(Job *job) {
 bool Model::answer(Job &job) const {
     Values &made = job.made;
     size_t rank = made.shape.size();
-    // A shared net has as many logits as the model with most classes.
-    if (shared_ && embedding_.empty() && rank == 2 && made.shape[1] > int64_t(answer_.classes())) narrow(made, answer_.classes());
+    if (host_->pads_logits() && embedding_.empty() && rank == 2 && made.shape[1] > int64_t(answer_.classes())) narrow(made, answer_.classes());
     if (!embedding_.empty()) {
         if (rank != 2) return refuse(job.reason, "the net's vectors have %zu dimensions, not 2", rank);
         Logits vectors = {made.data.data(), size_t(made.shape[0]), 1, size_t(made.shape[1])};

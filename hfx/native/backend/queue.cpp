@@ -54,8 +54,7 @@ void Queue::leave_out(size_t rows, size_t work) {
 bool Queue::add(Job *job) {
     Held held(lock_);
     job->next = nullptr;
-    (last_ ? last_->next : first_) = job;
-    last_ = job;
+    *end_ = job, end_ = &job->next;
     if (leads_) return false;
     return leads_ = true;
 }
@@ -63,54 +62,53 @@ bool Queue::add(Job *job) {
 // Takes the job that `from` points at out of the queue.
 Job *Queue::cut(Job **from) {
     Job *job = *from;
+    if (end_ == &job->next) end_ = from;
     *from = job->next;
     job->next = nullptr;
     requests_--;
-    if (job->work <= bound.large) rows_ -= job->inputs.rows, work_ -= job->work;
+    if (!is_large(*job)) rows_ -= job->inputs.rows, work_ -= job->work;
     return job;
 }
 
 Job *Queue::next(bool stays, size_t least) {
     Held held(lock_);
-    if (work_ + large_ < least) return nullptr;
-    Job *batch = nullptr, **end = &batch;
-    for (size_t rows = 0; first_ && (!batch || (first_->work <= bound.large && rows + first_->inputs.rows <= bound.batch)); end = &(*end)->next) {
-        rows += first_->inputs.rows;
-        *end = cut(&first_);
-        if ((*end)->work > bound.large) break;
-    }
+    if (!in_turns_ && work_ + large_ < least) return nullptr;
+    const bool large_is_first = in_turns_ ? !was_part_ : first_ && is_large(*first_);
+    Job *batch = large_is_first ? nullptr : next_small();
+    if (!batch) batch = next_part();
     if (!batch) leads_ = stays;
-    if (!first_) last_ = nullptr;
+    was_part_ = batch && is_large(*batch);
     return batch;
 }
 
+// Takes a batch of small requests out of the queue: of the whole queue if large requests are in turns, otherwise of
+// the requests before the first large one.
 Job *Queue::next_small() {
-    Held held(lock_);
-    Job *batch = nullptr, **end = &batch, *before = nullptr;
+    Job *batch = nullptr, **end = &batch;
     size_t rows = 0;
     for (Job **at = &first_; *at;) {
-        Job *job = *at;
-        bool fits = job->work <= bound.large && (!batch || rows + job->inputs.rows <= bound.batch);
+        const Job &job = **at;
+        bool fits = !is_large(job) && (!batch || rows + job.inputs.rows <= bound.batch);
+        if (!fits && !in_turns_) break;
         if (!fits) {
-            before = job, at = &job->next;
+            at = &(*at)->next;
             continue;
         }
-        rows += job->inputs.rows;
-        *end = cut(at), end = &job->next;
+        rows += job.inputs.rows;
+        *end = cut(at), end = &(*end)->next;
     }
-    last_ = before;
     return batch;
 }
 
-Job *Queue::next_large() {
-    Held held(lock_);
-    Job *before = nullptr;
-    for (Job **at = &first_; *at; before = *at, at = &before->next) {
-        if ((*at)->work <= bound.large) continue;
-        if (*at == last_) last_ = before;
-        return cut(at);
-    }
-    return nullptr;
+// Returns the large request whose turn it is. Another one joins the turns if there are fewer than TURNS.
+Job *Queue::next_part() {
+    Job **at = &first_;
+    while (in_turns_ < TURNS && *at && !is_large(**at)) at = &(*at)->next;
+    if (in_turns_ < TURNS && *at) turns_[in_turns_++] = cut(at);
+    if (!in_turns_) return nullptr;
+    Job *job = turns_[0];
+    memmove(turns_, turns_ + 1, (in_turns_ - 1) * sizeof *turns_);
+    return turns_[in_turns_ - 1] = job;
 }
 
 void Queue::ran(size_t rows, size_t work, uint64_t nanoseconds) {
@@ -126,9 +124,11 @@ void Queue::computed(Job &job, size_t tokens) {
     large_ -= tokens, job.rest -= tokens;
 }
 
-void Queue::finish(Job &job) {
-    computed(job, job.rest);
+void Queue::end_turns(Job &job) {
     Held held(lock_);
+    size_t at = 0;
+    while (turns_[at] != &job) at++;
+    memmove(turns_ + at, turns_ + at + 1, (--in_turns_ - at) * sizeof *turns_);
     larges_--;
 }
 

@@ -2,9 +2,12 @@
 //
 // A thread that adds a request while nothing runs becomes the leader: it runs the net for all waiting requests, batch
 // after batch, until none is left. Meanwhile, threads of other instances tokenize requests and add them, or refuse them
-// at once. A large request is run in parts; between two parts, the leader runs a batch of small requests. The parts of
-// the first TURNS large requests are run in turns, and the others wait: a short one is not delayed by the whole of a long
-// one, and none takes more than TURNS times as long as alone once it has begun.
+// at once.
+//
+// A large request is run in parts; between two parts, the leader runs a batch of small requests. The parts of the first
+// TURNS large requests are run in turns, and the others wait: a short one is not delayed by the whole of a long one, and
+// none takes more than TURNS times as long as alone once it has begun. This is the rule for CPUs and GPUs. How many
+// tokens a part has is decided in runs.cpp and device_plan.cpp.
 #pragma once
 #include <pthread.h>
 #include "job.h"
@@ -37,25 +40,30 @@ public:
     void leave_out(size_t rows, size_t work);
     // Adds a job. Returns whether the caller leads now: then it must call `next` until that returns null.
     bool add(Job *job);
-    // Returns the next batch: at most `bound.batch` rows, or a request that has more, or one large request. Returns
-    // null if nothing waits, or fewer than `least` tokens; then the caller leads no more, unless it `stays`.
+    // Returns what runs next: a batch of small requests, linked by `next`, of at most `bound.batch` rows, or with one
+    // request that has more; or the large request whose next part runs. Returns null if nothing waits, or fewer than
+    // `least` tokens; then the caller leads no more, unless it `stays`.
     Job *next(bool stays = false, size_t least = 0);
-    // Return a batch of small requests, or the first large request, wherever they are in the queue; null if none waits.
-    Job *next_small();
-    Job *next_large();
+    bool is_large(const Job &job) const { return job.work > bound.large; }
     // Records the time of a batch of small requests with `rows` rows, or of a large request with 0.
     void ran(size_t rows, size_t work, uint64_t nanoseconds);
-    // Records that `tokens` tokens of a large request have been computed, or that its rest won't be.
+    // Records that `tokens` tokens of a large request have been computed, or won't be.
     void computed(Job &job, size_t tokens);
-    void finish(Job &job);
+    // Takes a large request out of the turns, because its last part runs.
+    void end_turns(Job &job);
 
 private:
     bool refuses(size_t work, double timeout) const;
     void count(size_t rows, size_t work, int sign);
     Job *cut(Job **from);
+    Job *next_small();
+    Job *next_part();
 
     pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;
-    Job *first_ = nullptr, *last_ = nullptr;
+    Job *first_ = nullptr, **end_ = &first_;
+    Job *turns_[TURNS] = {};  // the large requests in turns: the first `in_turns_`, of which the first one is next
+    size_t in_turns_ = 0;
+    bool was_part_ = false;   // `next` returned a large request the last time
     size_t requests_ = 0, rows_ = 0, work_ = 0;  // accepted, and not in a batch yet; rows and tokens of small requests
     size_t large_ = 0, larges_ = 0;              // tokens of the large requests that are not computed yet; the requests
     bool leads_ = false;

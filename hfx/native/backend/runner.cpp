@@ -1,99 +1,56 @@
-#include "model.h"
+#include "runner.h"
 
 namespace hfx {
 namespace {
 
-// Reports a run of the net to each model that has rows in it, before the models' requests are released.
-void report(Job **jobs, size_t count, uint64_t began, uint64_t ended) {
-    for (size_t at = 0; at < count; at++) {
-        size_t before = 0, rows = 0;
-        while (jobs[before]->model != jobs[at]->model) before++;
-        if (before < at) continue;
-        for (size_t each = at; each < count; each++)
-            if (jobs[each]->model == jobs[at]->model && jobs[each]->code != triton::CANCELLED) rows += jobs[each]->inputs.rows;
-        if (rows) triton::done(TRITONBACKEND_ModelInstanceReportBatchStatistics(jobs[at]->instance, rows, began, began, ended, now()));
-    }
-}
+size_t item_rank(const NetOptions &options) { return options.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1; }
 
 }  // namespace
 
-void Runner::lead() {
-    for (;;) {
-        const bool has_large = in_turns_;
-        Job *batch = has_large ? queue.next_small() : queue.next();
-        if (!batch && !has_large) return;  // another thread may lead by now
-        if (batch && batch->work > queue.bound.large) begin(batch);
-        else if (batch) run(batch);
-        Job *large = in_turns_ && in_turns_ < TURNS ? queue.next_large() : nullptr;
-        if (large) begin(large);
-        if (in_turns_) run_part();
-    }
+bool Runner::open(const NetOptions &options, Text &error) {
+    queue_.bound = options.bound, skips_padding_ = options.skips_padding, item_rank_ = item_rank(options);
+    return net.open(options.config, options.folder, options.output, error);
 }
 
-// Takes a large request into the turns.
-void Runner::begin(Job *job) {
-    Large *large = make<Large>();
-    if (!large) {
-        queue.finish(*job);
-        job->fail(triton::UNAVAILABLE);
-        return job->model->finish(job);
-    }
-    large->job = job, large->began = now();
-    large->run.open(net, item_rank);
-    large->run.begin(&large->job, 1);
-    large_[in_turns_++] = large;
+bool Runner::answers(const NetOptions &options) const { return net.makes(options.output) && item_rank_ == item_rank(options); }
+
+void Runner::run() {
+    while (Job *batch = queue_.next()) queue_.is_large(*batch) ? run_part(batch) : run_batch(batch);
 }
 
-// Runs a part of the large request whose turn it is, and passes the turn on.
-void Runner::run_part() {
-    Large *large = large_[0];
+// Runs the next part of a large request.
+void Runner::run_part(Job *job) {
     const uint64_t began = now();
-    if (is_cancelled(*large->job)) large->job->fail(triton::CANCELLED, CANCELLED);
-    else if (!large->run.has_ended()) queue.computed(*large->job, large->run.next());
-    large->spent += now() - began;
-    for (size_t at = 1; at < in_turns_; at++) large_[at - 1] = large_[at];
-    large_[in_turns_ - 1] = large;
-    if (!large->job->failed() && !large->run.has_ended()) return;
-    in_turns_--;
-    finish(large);
-}
-
-void Runner::finish(Large *large) {
-    queue.finish(*large->job);
-    if (!large->job->failed()) large->run.finish(&large->job, 1);
-    if (!large->job->failed()) queue.ran(0, large->job->work, large->spent);
-    answer(&large->job, 1, large->began, now());
-    destroy(large);
-}
-
-void Runner::run(Job *batch) {
-    Array<Job *> jobs;
-    for (Job *job = batch, *next; job; job = next) {
-        next = job->next;
-        if (!jobs.push(job) && !job->fail(triton::UNAVAILABLE)) job->model->finish(job);
+    size_t tokens = 0;
+    if (!job->parts) {
+        job->parts = make<Run>(), job->began = began;
+        if (!job->parts) job->fail(triton::UNAVAILABLE);
+        else job->parts->open(net, item_rank_), job->parts->begin(&job, 1);
     }
-    Runs runs(net, skips_padding, item_rank, jobs);
+    if (!job->failed() && is_cancelled(*job)) job->fail(triton::CANCELLED, CANCELLED);
+    if (!job->failed() && !job->parts->has_ended()) tokens = job->parts->next();
+    const bool ends = job->failed() || job->parts->has_ended();
+    queue_.computed(*job, ends ? job->rest : tokens);
+    queue_.ran(0, tokens, now() - began);
+    if (!ends) return;
+    queue_.end_turns(*job);
+    if (!job->failed()) job->parts->finish(&job, 1);
+    destroy(job->parts);
+    answer_jobs(&job, 1, job->began, now());
+}
+
+void Runner::run_batch(Job *batch) {
+    list_jobs(batch, jobs_);
+    Runs runs(net, skips_padding_, item_rank_, jobs_);
     const uint64_t first = now();
-    size_t count = 0, all = 0, work = 0;
-    for (uint64_t began = first, ended = 0; Job **ran = runs.next(count); began = now()) {
-        ended = now();
+    size_t count = 0, rows = 0, work = 0;
+    for (uint64_t began = first; Job **jobs = runs.next(count); began = now()) {
+        const uint64_t ended = now();
         for (size_t at = 0; at < count; at++)
-            if (ran[at]->code != triton::CANCELLED) all += ran[at]->inputs.rows, work += ran[at]->work;
-        answer(ran, count, began, ended);
+            if (jobs[at]->code != triton::CANCELLED) work += jobs[at]->work;
+        rows += answer_jobs(jobs, count, began, ended);
     }
-    queue.ran(all, work, now() - first);
-}
-
-// Answers jobs for which the net has run, or which have failed.
-void Runner::answer(Job **jobs, size_t count, uint64_t began, uint64_t ended) {
-    for (size_t at = 0; at < count; at++) {
-        Job &job = *jobs[at];
-        if (job.code != triton::CANCELLED) job.began = began, job.ended = ended;
-        if (!job.failed() && !job.model->answer(job)) job.fail(job.reason.empty() ? triton::UNAVAILABLE : triton::INVALID_ARGUMENT);
-    }
-    report(jobs, count, began, ended);
-    // Once the last request of a model that shares the net is released, the model may be gone.
-    for (size_t at = 0; at < count; at++) jobs[at]->model->finish(jobs[at]);
+    queue_.ran(rows, work, now() - first);
 }
 
 }  // namespace hfx

@@ -1,37 +1,44 @@
-// Runs a net for the requests of its queue, and has their models answer them.
+// Runs a net on the CPU for the requests of its queue, and has their models answer them.
 #pragma once
-#include "net.h"
-#include "queue.h"
+#include "net_host.h"
 #include "runs.h"
 
 namespace hfx {
 
 class Runner {
 public:
-    Net net;
-    Queue queue;
-    bool skips_padding = false;
-    size_t item_rank = 1;  // as in Runs
+    explicit Runner(Queue &queue) : queue_(queue) {}
 
+    // Opens the net, and sets the bound of the queue. Returns false with the reason in `error`.
+    [[nodiscard]] bool open(const NetOptions &options, Text &error);
+    // Whether the net, which is open, answers a model with these options.
+    bool answers(const NetOptions &options) const;
     // Runs batch after batch until nothing waits; for the thread that leads (queue.h).
-    void lead();
+    void run();
+
+    Net net;
 
 private:
-    // A large request in progress, and the nanoseconds that its parts have taken.
-    struct Large {
-        Job *job = nullptr;
-        Run run;
-        uint64_t began = 0, spent = 0;
-    };
+    void run_batch(Job *batch);
+    void run_part(Job *job);
 
-    void run(Job *batch);
-    void begin(Job *job);
-    void run_part();
-    void finish(Large *large);
-    void answer(Job **jobs, size_t count, uint64_t began, uint64_t ended);
+    Queue &queue_;
+    bool skips_padding_ = false;
+    size_t item_rank_ = 1;  // as in Runs
+    Array<Job *> jobs_;     // of a batch
+};
 
-    Large *large_[TURNS] = {};  // the first `in_turns_` of them; the first one is next
-    size_t in_turns_ = 0;
+// The host of a model's own net: a thread of Triton that adds a request to an idle queue runs the net.
+class OwnNet final : public NetHost {
+public:
+    bool open(const NetOptions &options, int32_t &, Text &error) override { return runner_.open(options, error); }
+    void release(int32_t) override { destroy(this); }
+    void wake() override { run(); }
+    void run() override { runner_.run(); }
+    bool has_types() const override { return runner_.net.has_types(); }
+
+private:
+    Runner runner_{queue};
 };
 
 }  // namespace hfx

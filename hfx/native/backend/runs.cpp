@@ -44,10 +44,7 @@ void Run::alone(Job **jobs, size_t count, bool parted) {
         for (size_t at = 0; at < count; at++) parted ? parts(jobs + at, 1) : whole(jobs + at, 1);
         return;
     }
-    Text words;
-    if (!reason_.empty() && append(words, "the model could not be run: ") && append(words, {reason_.data(), reason_.size()}))
-        jobs[0]->reason = static_cast<Text &&>(words);
-    jobs[0]->fail(triton::INTERNAL);
+    jobs[0]->fail_run(reason_);
 }
 
 bool Run::fed(Job **jobs, size_t count) {

@@ -4,42 +4,36 @@
 // A thread of its own runs the net. A thread of Triton, which would run requests of other models too, would keep its own
 // model from being unloaded.
 #pragma once
-#include <pthread.h>
-#include <semaphore.h>
-#include "../tokenizer/tokenizer.h"
+#include "host_thread.h"
 #include "pool.h"
 #include "runner.h"
 
 namespace hfx {
 
-class SharedNet {
+constexpr const char *SHARED_NET = "shared_net";  // the parameter that has the key of a net
+
+class SharedNet final : public NetHost {
 public:
-    ~SharedNet();
+    // Returns the net of `key` for one more model, or null if there is no memory. Waits while another model opens it.
+    static SharedNet *acquire(Span key);
 
-    // Returns the net of `key` for one more model, or null if there is no memory. If `opens` is set, the caller has to
-    // open the parts of the net and to call `start`. Waits while another model opens it. End the use with `release`.
-    static SharedNet *acquire(Span key, bool &opens);
-    static void release(SharedNet *net);
-
-    // Starts the thread; from now on, other models use the net. Returns false with the reason in `error`.
-    [[nodiscard]] bool start(Text &error);
-    // Has the thread run the requests in the queue.
-    void wake() { sem_post(&waiting_); }
-
-    Runner runner;
-    Pool pool;
-    Tokenizer tokenizer;  // of the first model; other models use it if their files are equal
+    bool open(const NetOptions &options, int32_t &slot, Text &error) override;
+    void release(int32_t slot) override;
+    void wake() override { thread_.wake(); }
+    void run() override { runner_.run(); }
+    bool has_types() const override { return runner_.net.has_types(); }
+    bool pads_logits() const override { return true; }
 
 private:
-    static void *serve(void *net);
+    bool start(const NetOptions &options, const char *weights, Text &error);
 
     Text key_;
     SharedNet *next_ = nullptr;
     size_t users_ = 1;
     bool starts_ = true;  // the first model still opens it
-    bool has_thread_ = false, ends_ = false;
-    pthread_t thread_ = {};
-    sem_t waiting_ = {};
+    Runner runner_{queue};
+    Pool pool_;
+    HostThread thread_;  // ends first
 };
 
 }  // namespace hfx

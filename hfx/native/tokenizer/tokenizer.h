@@ -28,6 +28,7 @@ class Tokenizer {
 public:
     // Reads the file `path` and checks all of it. Returns an error message, or null.
     const char *open(const char *path);
+    bool is_open() const { return parts_; }
     // Whether the file `path` has the bytes of the file that is open.
     bool has_bytes_of(const char *path) const;
     Tokenizer() = default;
