@@ -7,16 +7,13 @@
 // another thread overwrites a rank by an invalid number during a run, the run computes with rank 0.
 #include "floats.h"
 #include "context.h"
-#include <stdlib.h>
-#include <string.h>
 
 namespace hfx {
 namespace {
 
 enum class Kind { low_rank, linear };
 
-struct Form : ort::Operator {
-    const char *title;  // the name of the operator with int8
+struct Form : Described {
     Kind kind;
     bool residual;
     Activation activation;
@@ -30,6 +27,10 @@ struct Form : ort::Operator {
     size_t adapter() const { return kind == Kind::linear ? 1 : residual ? 3 : 2; }
     size_t pool() const { return adapter() + 1; }
     size_t last() const { return kind == Kind::linear ? 0 : pool() + 1; }
+
+    size_t inputs() const { return pool() + (last() ? 2 : 1); }
+    int type(size_t input) const { return input == adapter() || is_optional(input) ? ort::INT32 : ort::FLOAT; }
+    bool is_optional(size_t input) const { return input && input == last(); }
 };
 
 constexpr int MOST_PARTS = 3;
@@ -75,7 +76,7 @@ Status *read_parts(const ort::KernelInfo *info, Node &node) {
 
 Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info, void **out) {
     Node made = {};
-    made.form = static_cast<const Form *>(op);
+    made.form = &as<Form>(op);
     HFX_TRY(read_size(info, "in_features", 1, MOST_NUMBERS, made.inputs));
     HFX_TRY(read_size(info, "offset", 0, MOST_OFFSET, made.offset));
     made.end = made.offset;
@@ -85,16 +86,10 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
         HFX_TRY(read_size(info, "out_features", 1, MOST_NUMBERS, made.outputs));
         made.end += made.outputs * (made.form->int8() ? 2 : 1) + made.form->numbers(made.outputs * made.inputs);
     }
-    Node *node = static_cast<Node *>(malloc(sizeof(Node)));
-    if (!node) return api->fail(ort::FAIL, "hfx: out of memory");
-    *node = made;
-    *out = node;
-    return nullptr;
+    return store(made, out);
 }
 
 // ---- running a node
-
-inline long smaller(long a, long b) { return a < b ? a : b; }
 
 // The rank in a header, or -1 if the number there is no rank.
 long rank_at(const float *header, long room) {
@@ -191,12 +186,10 @@ Status *read_adapters(ort::KernelContext *context, const Shape &x, Run &run) {
     if (pool.shape.rank != 2 || node.end > pool.shape.sizes[1]) return invalid("hfx: the adapters' weights must be [slots, stride], with room for this product");
     run.adapters = adapter.as<int32_t>(), run.shared = adapter.shape.sizes[0] == 1;
     run.pool = pool.as<float>(), run.stride = pool.shape.sizes[1];
-    for (long i = 0; i < adapter.shape.sizes[0]; i++) {
-        const int32_t id = run.adapters[i];
-        if (id < 0 || id >= pool.shape.sizes[0]) return invalid("hfx: the adapter of a row is beyond the slots");
+    HFX_TRY(check_range(adapter, 0, pool.shape.sizes[0], "hfx: the adapter of a row is beyond the slots"));
+    for (long i = 0; i < adapter.shape.sizes[0]; i++)
         for (const Part &part : node.parts)
-            if (part.room && rank_at(run.pool + id * run.stride + part.place, part.room) < 0) return invalid("hfx: the rank of an adapter must be a whole number within its room");
-    }
+            if (part.room && rank_at(run.pool + run.adapters[i] * run.stride + part.place, part.room) < 0) return invalid("hfx: the rank of an adapter must be a whole number within its room");
     return nullptr;
 }
 
@@ -218,12 +211,9 @@ Status *read_base(ort::KernelContext *context, const Shape &x, Run &run) {
     if (!last.data) return nullptr;
     if (x.rank != 3 || last.shape.elements() != x.sizes[0]) return invalid("hfx: there must be a last token for each text");
     run.last = last.as<int32_t>();
-    for (long text = 0; text < x.sizes[0]; text++)
-        if (run.last[text] < 0 || run.last[text] >= run.tokens) return invalid("hfx: a last token is beyond its text");
-    return nullptr;
+    return check_range(last, 0, run.tokens, "hfx: a last token is beyond its text");
 }
 
-constexpr long ALONE = 32768;  // numbers that are read and written; up to this many, threads cost more than they save
 constexpr long LOW_RANK_ROWS_A_TASK = 2 * MOST_LOW_RANK_ROWS, DOT_ROWS_A_TASK = 32;
 
 Status *compute(void *data, ort::KernelContext *context) {
@@ -240,58 +230,25 @@ Status *compute(void *data, ort::KernelContext *context) {
     run.rows_a_task = linear ? DOT_ROWS_A_TASK : LOW_RANK_ROWS_A_TASK;
     run.columns = linear ? (node.outputs + MOST_DOTS - 1) / MOST_DOTS : 1;
     const long tasks = (run.rows + run.rows_a_task - 1) / run.rows_a_task * run.columns;
-    const auto work = linear ? run_linear : run_low_rank;
     const long numbers = run.rows * (linear ? node.inputs * run.columns : node.inputs + node.outputs);
-    if (tasks > 1 && numbers > ALONE) return api->parallel(context, work, size_t(tasks), &run);
-    for (long task = 0; task < tasks; task++) work(&run, size_t(task));
-    return nullptr;
+    return run_tasks(context, linear ? run_linear : run_low_rank, tasks, numbers, &run);
 }
 
-// ---- the functions of an operator that ONNX Runtime calls
-
-const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
-const char *name(const ort::Operator *op) { return form(op).title + (form(op).int8() ? 0 : strlen("Int8")); }
-size_t input_count(const ort::Operator *op) { return form(op).pool() + (form(op).last() ? 2 : 1); }
-int input_type(const ort::Operator *op, size_t index) { return index == form(op).adapter() || (index && index == form(op).last()) ? ort::INT32 : ort::FLOAT; }
-int input_characteristic(const ort::Operator *op, size_t index) { return index && index == form(op).last() ? ort::OPTIONAL : ort::REQUIRED; }
-size_t output_count(const ort::Operator *) { return 1; }
-int output_type(const ort::Operator *, size_t) { return ort::FLOAT; }
-
-constexpr Form FORMS[] = {
-    {{}, "Int8LowRank", Kind::low_rank, false, Activation::none, {}},
-    {{}, "Int8LowRankAdd", Kind::low_rank, true, Activation::none, {}},
-    {{}, "Int8LowRankRelu", Kind::low_rank, false, Activation::relu, {}},
-    {{}, "Int8LowRankGelu", Kind::low_rank, false, Activation::gelu, {}},
-    {{}, "Int8LowRankGeluTanh", Kind::low_rank, false, Activation::gelu_tanh, {}},
-    {{}, "Int8LowRankQuickGelu", Kind::low_rank, false, Activation::quick_gelu, {}},
-    {{}, "Int8LowRankSilu", Kind::low_rank, false, Activation::silu, {}},
-    {{}, "Int8LowRankTanh", Kind::low_rank, false, Activation::tanh, {}},
-    {{}, "Int8AdapterLinear", Kind::linear, false, Activation::none, {}},
-    {{}, "Int8AdapterLinearRelu", Kind::linear, false, Activation::relu, {}},
-    {{}, "Int8AdapterLinearGelu", Kind::linear, false, Activation::gelu, {}},
-    {{}, "Int8AdapterLinearGeluTanh", Kind::linear, false, Activation::gelu_tanh, {}},
-    {{}, "Int8AdapterLinearQuickGelu", Kind::linear, false, Activation::quick_gelu, {}},
-    {{}, "Int8AdapterLinearSilu", Kind::linear, false, Activation::silu, {}},
-    {{}, "Int8AdapterLinearTanh", Kind::linear, false, Activation::tanh, {}},
-};
-constexpr size_t COUNT = sizeof FORMS / sizeof *FORMS;
-Form forms[2 * COUNT];  // with floats, and with int8
+Form forms[2 * (2 * ACTIVATION_COUNT + 1)];
 
 }  // namespace
 
 Status *add_adapter_operators(ort::Domain *domain) {
-    for (size_t i = 0; i < 2 * COUNT; i++) {
-        Form &op = forms[i];
-        op = FORMS[i % COUNT];
-        op.stored = i < COUNT ? Stored::float32 : Stored::int8;
-        fill_common(op);
-        op.name = name;
-        op.input_type = input_type, op.input_count = input_count, op.input_characteristic = input_characteristic;
-        op.output_type = output_type, op.output_count = output_count;
-        op.create = create, op.compute = compute, op.destroy = free;
-        HFX_TRY(api->add_operator(domain, &op));
+    Form *op = forms;
+    for (int int8 = 0; int8 < 2; int8++) {
+        const Stored stored = int8 ? Stored::int8 : Stored::float32;
+        *op++ = {titled(int8 ? "Int8LowRankAdd" : "LowRankAdd", ""), Kind::low_rank, true, Activation::none, stored};
+        for (const auto &each : ACTIVATIONS) {
+            *op++ = {titled(int8 ? "Int8LowRank" : "LowRank", each.suffix), Kind::low_rank, false, each.activation, stored};
+            *op++ = {titled(int8 ? "Int8AdapterLinear" : "AdapterLinear", each.suffix), Kind::linear, false, each.activation, stored};
+        }
     }
-    return nullptr;
+    return add_operators(domain, forms, sizeof forms / sizeof *forms, create, compute, free);
 }
 
 }  // namespace hfx

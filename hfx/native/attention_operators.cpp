@@ -5,16 +5,29 @@
 // neighbouring query heads. With a window, a token attends to that many positions, of which its own is the last.
 #include "floats.h"
 #include "context.h"
-#include <stdlib.h>
 
 namespace hfx {
 namespace {
 
-struct Form : ort::Operator {
-    const char *title;
+struct Form : Described {
     bool cross;
     Stored stored;
     bool biased, rotary;
+
+    // The count includes further inputs, which are not read here: only the operators' definitions as ONNX functions use
+    // them.
+    size_t inputs() const {
+        if (cross) return stored == Stored::int8 ? 9 : 7;
+        return rotary ? 8 : biased ? 7 : 6;
+    }
+    int type_of_cache() const { return stored == Stored::float32 ? ort::FLOAT : stored == Stored::float16 ? ort::FLOAT16 : ort::INT8; }
+    int type(size_t input) const {
+        if (input == 1 || input == 2) return type_of_cache();
+        if (input == 3 || input == (cross ? inputs() - 1 : 4)) return ort::INT32;
+        return input == 5 && !cross ? ort::INT64 : ort::FLOAT;
+    }
+    size_t outputs() const { return 3; }
+    int type_of_output(size_t output) const { return output ? type_of_cache() : ort::FLOAT; }
 };
 
 struct Node {
@@ -42,11 +55,7 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     if (heads < 1 || heads > 4096 || beams < 1 || beams > 4096) return invalid("hfx: heads and beams must be 1 to 4096");
     if (kv_heads < 1 || heads % kv_heads) return invalid("hfx: kv_heads must divide heads");
     if (window < 0) return invalid("hfx: a window must not be negative");
-    Node *node = static_cast<Node *>(malloc(sizeof(Node)));
-    if (!node) return api->fail(ort::FAIL, "hfx: out of memory");
-    *node = {&form, long(heads), long(kv_heads), long(beams), long(window), scale};
-    *out = node;
-    return nullptr;
+    return store(Node{&form, long(heads), long(kv_heads), long(beams), long(window), scale}, out);
 }
 
 // Reads a cache, and makes the output that should be bound to the same memory. If the caller bound other memory to the
@@ -179,52 +188,45 @@ struct Run {
     }
 };
 
-Status *check_caches(const Node &node, const Tensor &keys, const Tensor &values) {
-    for (size_t i = 0; i < 4; i++)
-        if (keys.shape.sizes[i] != values.shape.sizes[i]) return invalid("hfx: the caches of keys and values differ");
-    if (keys.shape.sizes[1] != node.kv_heads) return invalid("hfx: the caches have another number of heads");
-    long dim = keys.shape.sizes[3];
-    if (dim < 1 || dim > LARGEST_HEAD) return invalid("hfx: a head must have 1 to 256 values");
+// Reads the inputs that both operators have: the caches, and the last position of each row.
+Status *read_caches(const Node &node, ort::KernelContext *context, Run &run, Tensor &last) {
+    Tensor keys, values;
+    HFX_TRY(read_cache(context, 1, 1, node.form->stored, keys, reinterpret_cast<void **>(&run.keys)));
+    HFX_TRY(read_cache(context, 2, 2, node.form->stored, values, reinterpret_cast<void **>(&run.values)));
+    HFX_TRY(read_input(context, 3, last));
+    const int64_t *sizes = keys.shape.sizes;
+    if (memcmp(sizes, values.shape.sizes, 4 * sizeof *sizes)) return invalid("hfx: the caches of keys and values differ");
+    if (sizes[1] != node.kv_heads) return invalid("hfx: the caches have another number of heads");
+    if (sizes[3] < 1 || sizes[3] > LARGEST_HEAD) return invalid("hfx: a head must have 1 to 256 values");
+    if (last.shape.elements() != sizes[0]) return invalid("hfx: there must be a length for each row of the caches");
+    run.node = &node, run.rows = sizes[0], run.kv_heads = node.kv_heads, run.group = node.heads / node.kv_heads;
+    run.capacity = sizes[2], run.dim = sizes[3], run.last = last.as<int32_t>();
     return nullptr;
 }
 
-Status *check_lengths(const Tensor &last, long rows, long least, long capacity) {
-    if (last.shape.elements() != rows) return invalid("hfx: there must be a length for each row of the caches");
-    for (long row = 0; row < rows; row++)
-        if (last.as<int32_t>()[row] < least || last.as<int32_t>()[row] >= capacity) return invalid("hfx: a row is longer than its cache");
-    return nullptr;
-}
+constexpr const char *IS_TOO_LONG = "hfx: a row is longer than its cache";
 
 // Inputs: qkv [rows * tokens, (heads + 2 * kv_heads) * dim], past_k, past_v, the last position of each row, the length
 // of the longest row, and a shape that only the operator's definition as an ONNX function uses; then a bias
 // [rows or 1, heads, tokens or 1, positions], or cosines and sines of each position.
 Status *run_cached(const Node &node, ort::KernelContext *context) {
-    Tensor qkv, keys, values, last, total, bias = {}, cos = {}, sin = {};
-    void *present_keys, *present_values;
+    Tensor qkv, last, total, bias = {}, cos = {}, sin = {};
+    Run run = {};
     HFX_TRY(read_input(context, 0, qkv));
-    HFX_TRY(read_cache(context, 1, 1, node.form->stored, keys, &present_keys));
-    HFX_TRY(read_cache(context, 2, 2, node.form->stored, values, &present_values));
-    HFX_TRY(read_input(context, 3, last));
+    HFX_TRY(read_caches(node, context, run, last));
     HFX_TRY(read_input(context, 4, total));
-    HFX_TRY(check_caches(node, keys, values));
-    const long rows = keys.shape.sizes[0], capacity = keys.shape.sizes[2], dim = keys.shape.sizes[3];
-    const long width = node.heads * dim, all = width + 2 * node.kv_heads * dim, longest = *total.as<int32_t>();
+    const long rows = run.rows, dim = run.dim, width = node.heads * dim, all = width + 2 * node.kv_heads * dim, longest = *total.as<int32_t>();
     if (qkv.shape.last() != all || (rows ? qkv.shape.rows() % rows : qkv.shape.rows())) return invalid("hfx: queries don't fit the caches");
     const long tokens = rows ? qkv.shape.rows() / rows : 0, start = tokens == 1 ? -1 : longest - tokens;
-    HFX_TRY(check_lengths(last, rows, start < 0 ? 0 : start, capacity));
-    if (tokens > 1 && (start < 0 || longest > capacity)) return invalid("hfx: the total length doesn't fit the caches");
-    Run run = {};
-    run.node = &node, run.rows = rows, run.kv_heads = node.kv_heads, run.group = node.heads / node.kv_heads;
-    run.tokens = tokens, run.dim = dim, run.capacity = capacity, run.start = start, run.last = last.as<int32_t>();
-    run.queries = qkv.as<float>(), run.query_stride = all;
-    run.keys = static_cast<uint8_t *>(present_keys), run.values = static_cast<uint8_t *>(present_values);
+    HFX_TRY(check_range(last, start < 0 ? 0 : start, run.capacity, IS_TOO_LONG));
+    if (tokens > 1 && (start < 0 || longest > run.capacity)) return invalid("hfx: the total length doesn't fit the caches");
+    run.tokens = tokens, run.start = start, run.queries = qkv.as<float>(), run.query_stride = all;
     if (node.form->biased) {
         HFX_TRY(read_input(context, 6, bias));
         const int64_t *sizes = bias.shape.sizes;
         if (bias.shape.rank != 4 || (sizes[0] != 1 && sizes[0] != rows) || sizes[1] != node.heads || (sizes[2] != 1 && sizes[2] != tokens))
             return invalid("hfx: the bias must be [rows, heads, tokens, positions]");
-        for (long row = 0; row < rows; row++)
-            if (run.last[row] >= sizes[3]) return invalid("hfx: the bias has too few positions");
+        HFX_TRY(check_range(last, 0, sizes[3], "hfx: the bias has too few positions"));
         run.bias = bias.as<float>(), run.bias_rows = sizes[0], run.bias_queries = sizes[2], run.bias_positions = sizes[3];
     }
     if (node.form->rotary) {
@@ -232,8 +234,7 @@ Status *run_cached(const Node &node, ort::KernelContext *context) {
         HFX_TRY(read_input(context, 7, sin));
         if (dim % 2 || cos.shape.last() != dim / 2 || sin.shape.last() != dim / 2 || cos.shape.rows() != sin.shape.rows())
             return invalid("hfx: the tables of angles must be [positions, dim / 2]");
-        for (long row = 0; row < rows; row++)
-            if (run.last[row] >= cos.shape.rows()) return invalid("hfx: the tables of angles have too few positions");
+        HFX_TRY(check_range(last, 0, cos.shape.rows(), "hfx: the tables of angles have too few positions"));
         run.cos = cos.as<float>(), run.sin = sin.as<float>();
     }
     Shape shape = {{rows * tokens, width}, 2};
@@ -244,16 +245,13 @@ Status *run_cached(const Node &node, ort::KernelContext *context) {
 // Inputs: query [requests * beams * tokens, heads * dim], past_k, past_v, the last position of each request; for int8,
 // also the scales of keys and of values, [requests, heads * dim] each.
 Status *run_cross(const Node &node, ort::KernelContext *context) {
-    Tensor query, keys, values, last, key_scale = {}, value_scale = {};
-    void *present_keys, *present_values;
+    Tensor query, last, key_scale = {}, value_scale = {};
+    Run run = {};
     HFX_TRY(read_input(context, 0, query));
-    HFX_TRY(read_cache(context, 1, 1, node.form->stored, keys, &present_keys));
-    HFX_TRY(read_cache(context, 2, 2, node.form->stored, values, &present_values));
-    HFX_TRY(read_input(context, 3, last));
-    HFX_TRY(check_caches(node, keys, values));
-    const long requests = keys.shape.sizes[0], capacity = keys.shape.sizes[2], dim = keys.shape.sizes[3], width = node.heads * dim;
+    HFX_TRY(read_caches(node, context, run, last));
+    const long requests = run.rows, width = node.heads * run.dim;
     if (query.shape.last() != width || (requests ? query.shape.rows() % (requests * node.beams) : query.shape.rows())) return invalid("hfx: queries don't fit the caches");
-    HFX_TRY(check_lengths(last, requests, 0, capacity));
+    HFX_TRY(check_range(last, 0, run.capacity, IS_TOO_LONG));
     const long queries = requests ? query.shape.rows() / requests : 0;
     if (node.form->stored == Stored::int8) {
         HFX_TRY(read_input(context, 4, key_scale));
@@ -261,11 +259,7 @@ Status *run_cross(const Node &node, ort::KernelContext *context) {
         if (key_scale.shape.elements() != requests * width || value_scale.shape.elements() != requests * width)
             return invalid("hfx: the scales don't fit the caches");
     }
-    Run run = {};
-    run.node = &node, run.rows = requests, run.kv_heads = node.heads, run.group = 1;
-    run.tokens = queries, run.dim = dim, run.capacity = capacity, run.last = last.as<int32_t>();
-    run.queries = query.as<float>(), run.query_stride = width;
-    run.keys = static_cast<uint8_t *>(present_keys), run.values = static_cast<uint8_t *>(present_values);
+    run.tokens = queries, run.queries = query.as<float>(), run.query_stride = width;
     run.key_scale = key_scale.as<float>(), run.value_scale = value_scale.as<float>();
     Shape shape = {{requests * queries, width}, 2};
     HFX_TRY(make_output(context, 0, shape, width, reinterpret_cast<void **>(&run.out)));
@@ -277,51 +271,17 @@ Status *compute(void *data, ort::KernelContext *context) {
     return node.form->cross ? run_cross(node, context) : run_cached(node, context);
 }
 
-const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
-const char *name(const ort::Operator *op) { return form(op).title; }
-// The count includes further inputs, which are not read here: only the operators' definitions as ONNX functions use
-// them.
-size_t input_count(const ort::Operator *op) {
-    if (form(op).cross) return form(op).stored == Stored::int8 ? 9 : 7;
-    return form(op).rotary ? 8 : form(op).biased ? 7 : 6;
-}
-int cache_type(const ort::Operator *op) {
-    switch (form(op).stored) {
-    case Stored::float32: return ort::FLOAT;
-    case Stored::float16: return ort::FLOAT16;
-    case Stored::int8: return ort::INT8;
-    }
-    return 0;
-}
-int input_type(const ort::Operator *op, size_t index) {
-    if (index == 1 || index == 2) return cache_type(op);
-    if (index == 3 || index == (form(op).cross ? input_count(op) - 1 : 4)) return ort::INT32;
-    return index == 5 && !form(op).cross ? ort::INT64 : ort::FLOAT;
-}
-size_t output_count(const ort::Operator *) { return 3; }
-int output_type(const ort::Operator *op, size_t index) { return index ? cache_type(op) : ort::FLOAT; }
-
 Form forms[] = {
-    {{}, "CachedAttention", false, Stored::float32, false, false},
-    {{}, "CachedAttentionBias", false, Stored::float32, true, false},
-    {{}, "CachedAttentionFloat16", false, Stored::float16, false, false},
-    {{}, "CachedAttentionRotaryFloat16", false, Stored::float16, false, true},
-    {{}, "CrossAttention", true, Stored::float32, false, false},
-    {{}, "CrossAttentionInt8", true, Stored::int8, false, false},
+    {{{}, "CachedAttention"}, false, Stored::float32, false, false},
+    {{{}, "CachedAttentionBias"}, false, Stored::float32, true, false},
+    {{{}, "CachedAttentionFloat16"}, false, Stored::float16, false, false},
+    {{{}, "CachedAttentionRotaryFloat16"}, false, Stored::float16, false, true},
+    {{{}, "CrossAttention"}, true, Stored::float32, false, false},
+    {{{}, "CrossAttentionInt8"}, true, Stored::int8, false, false},
 };
 
 }  // namespace
 
-Status *add_attention_operators(ort::Domain *domain) {
-    for (Form &op : forms) {
-        fill_common(op);
-        op.name = name;
-        op.input_type = input_type, op.input_count = input_count;
-        op.output_type = output_type, op.output_count = output_count;
-        op.create = create, op.compute = compute, op.destroy = free;
-        HFX_TRY(api->add_operator(domain, &op));
-    }
-    return nullptr;
-}
+Status *add_attention_operators(ort::Domain *domain) { return add_operators(domain, forms, sizeof forms / sizeof *forms, create, compute, free); }
 
 }  // namespace hfx

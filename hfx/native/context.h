@@ -2,6 +2,7 @@
 //
 // There are no exceptions and there is no C++ library: a failure is a status of ONNX Runtime.
 #pragma once
+#include <stdlib.h>
 #include "linear.h"
 #include "ort.h"
 
@@ -19,6 +20,7 @@ extern const Kernels *chosen;
     if (Status *failed = (expression)) return failed
 
 inline Status *invalid(const char *message) { return api->fail(ort::INVALID_ARGUMENT, message); }
+inline Status *out_of_memory() { return api->fail(ort::FAIL, "hfx: out of memory"); }
 
 constexpr size_t MOST_RANK = 8;
 struct Shape {
@@ -73,6 +75,13 @@ inline Status *read_constant(const ort::KernelInfo *info, size_t index, Tensor &
     return constant ? read(value, out) : invalid("hfx: weights, scales and biases must be constants of the graph");
 }
 
+// Refuses, with `message`, a tensor of INT32 that has a number below `least`, or from `end` on.
+inline Status *check_range(const Tensor &tensor, int64_t least, int64_t end, const char *message) {
+    for (int64_t i = 0; i < tensor.shape.elements(); i++)
+        if (tensor.as<int32_t>()[i] < least || tensor.as<int32_t>()[i] >= end) return invalid(message);
+    return nullptr;
+}
+
 // Makes output `index`, which has `shape` but `last` as its last dimension, and sets `data` to its memory.
 inline Status *make_output(ort::KernelContext *context, size_t index, Shape shape, int64_t last, void **data) {
     shape.sizes[shape.rank - 1] = last;
@@ -98,20 +107,78 @@ private:
     ort::Allocator *allocator = nullptr;
 };
 
-// The functions that every operator must have, and that are the same for all of them.
-inline const char *cpu_provider(const ort::Operator *) { return "CPUExecutionProvider"; }
-inline int required(const ort::Operator *, size_t) { return ort::REQUIRED; }
-inline int default_memory(const ort::Operator *, size_t) { return ort::DEFAULT_MEMORY; }
-inline int zero(const ort::Operator *) { return 0; }
-inline int one(const ort::Operator *) { return 1; }
+inline long smaller(long a, long b) { return a < b ? a : b; }
 
-inline void fill_common(ort::Operator &op) {
-    op.version = ort::VERSION;
-    op.provider = cpu_provider;
-    op.input_characteristic = op.output_characteristic = required;
-    op.input_memory_type = default_memory;
-    op.variadic_input_least = op.variadic_output_least = op.variadic_input_alike = op.variadic_output_alike = zero;
-    op.first_version = op.last_version = one;
+// Up to this many numbers, threads cost more than they save: one thread quantizes 10 values in a nanosecond.
+constexpr long ALONE = 32768;
+
+// Calls work(data, 0) ... work(data, tasks - 1), which read `numbers` numbers in all.
+inline Status *run_tasks(ort::KernelContext *context, void (*work)(void *, size_t), long tasks, long numbers, void *data) {
+    if (tasks > 1 && numbers > ALONE) return api->parallel(context, work, size_t(tasks), data);
+    for (long task = 0; task < tasks; task++) work(data, size_t(task));
+    return nullptr;
+}
+
+// An operator, whose class derives from this one. The class also has the functions `inputs()`, the number of inputs, and
+// `type(input)`, and replaces those functions here that are not right for it.
+struct Described : ort::Operator {
+    char title[32];
+
+    size_t outputs() const { return 1; }
+    int type_of_output(size_t) const { return ort::FLOAT; }
+    bool is_optional(size_t) const { return false; }
+};
+
+// Activations of operators, and what they add to the operators' names.
+constexpr struct {
+    const char *suffix;
+    Activation activation;
+} ACTIVATIONS[] = {
+    {"", Activation::none}, {"Relu", Activation::relu}, {"Gelu", Activation::gelu}, {"GeluTanh", Activation::gelu_tanh},
+    {"QuickGelu", Activation::quick_gelu}, {"Silu", Activation::silu}, {"Tanh", Activation::tanh},
+};
+constexpr size_t ACTIVATION_COUNT = sizeof ACTIVATIONS / sizeof *ACTIVATIONS;
+
+inline Described titled(const char *stem, const char *suffix) {
+    Described made = {};
+    strncpy(made.title, stem, sizeof made.title - 1);
+    strncat(made.title, suffix, sizeof made.title - 1 - strlen(made.title));
+    return made;
+}
+
+template <typename Form> const Form &as(const ort::Operator *op) { return *static_cast<const Form *>(op); }
+
+// Adds operators, which must live as long as the process. `create`, `compute` and `destroy` are theirs.
+template <typename Form>
+Status *add_operators(ort::Domain *domain, Form *forms, size_t count, decltype(ort::Operator::create) create, decltype(ort::Operator::compute) compute,
+                      decltype(ort::Operator::destroy) destroy) {
+    using Op = const ort::Operator *;
+    for (size_t i = 0; i < count; i++) {
+        ort::Operator &op = forms[i];
+        op.version = ort::VERSION;
+        op.name = [](Op op) { return as<Form>(op).title; };
+        op.provider = [](Op) { return "CPUExecutionProvider"; };
+        op.input_count = [](Op op) { return as<Form>(op).inputs(); };
+        op.input_type = [](Op op, size_t index) { return as<Form>(op).type(index); };
+        op.input_characteristic = [](Op op, size_t index) { return as<Form>(op).is_optional(index) ? ort::OPTIONAL : ort::REQUIRED; };
+        op.output_count = [](Op op) { return as<Form>(op).outputs(); };
+        op.output_type = [](Op op, size_t index) { return as<Form>(op).type_of_output(index); };
+        op.output_characteristic = [](Op, size_t) { return ort::REQUIRED; };
+        op.input_memory_type = [](Op, size_t) { return ort::DEFAULT_MEMORY; };
+        op.variadic_input_least = op.variadic_output_least = op.variadic_input_alike = op.variadic_output_alike = [](Op) { return 0; };
+        op.first_version = op.last_version = [](Op) { return 1; };
+        op.create = create, op.compute = compute, op.destroy = destroy;
+        HFX_TRY(api->add_operator(domain, &op));
+    }
+    return nullptr;
+}
+
+// Copies what an operator has for a node of the graph to memory that `free` frees.
+template <typename Node> Status *store(const Node &node, void **out) {
+    *out = malloc(sizeof node);
+    if (!*out) return out_of_memory();
+    memcpy(*out, &node, sizeof node);
+    return nullptr;
 }
 
 Status *add_attention_operators(ort::Domain *domain);

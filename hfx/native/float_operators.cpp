@@ -3,21 +3,20 @@
 // Each row is computed by itself. One thread computes all rows if there is little to do.
 #include "floats.h"
 #include "context.h"
-#include <stdlib.h>
-#include <string.h>
 
 namespace hfx {
 namespace {
 
 enum class Kind { layer_norm, rms_norm, unit_norm, linear, token_sum, log_softmax };
 
-struct Form : ort::Operator {
-    const char *title;
+struct Form : Described {
     Kind kind;
-    size_t inputs;
+    size_t count;           // of inputs
     Activation activation;  // of a linear
 
     bool is_norm() const { return kind <= Kind::unit_norm; }
+    size_t inputs() const { return count; }
+    int type(size_t) const { return ort::FLOAT; }
 };
 
 // Constants stay where ONNX Runtime has them, but for the panels of a linear.
@@ -34,10 +33,10 @@ Status *read_norm(const ort::KernelInfo *info, const Form &form, Norm &norm) {
     Tensor weight = {}, bias = {};
     norm.kind = KINDS[int(form.kind)];
     HFX_TRY(api->attribute(info, "epsilon", &norm.epsilon));
-    if (form.inputs > 1) HFX_TRY(read_constant(info, 1, weight));
-    if (form.inputs > 2) HFX_TRY(read_constant(info, 2, bias));
+    if (form.count > 1) HFX_TRY(read_constant(info, 1, weight));
+    if (form.count > 2) HFX_TRY(read_constant(info, 2, bias));
     norm.width = weight.shape.elements(), norm.weight = weight.as<float>(), norm.bias = bias.as<float>();
-    if (form.inputs > 2 && bias.shape.elements() != norm.width) return invalid("hfx: the biases of a norm don't fit its weights");
+    if (form.count > 2 && bias.shape.elements() != norm.width) return invalid("hfx: the biases of a norm don't fit its weights");
     return nullptr;
 }
 
@@ -75,14 +74,10 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     made.form = &form;
     if (form.is_norm()) HFX_TRY(read_norm(info, form, made.norm));
     if (form.kind == Kind::linear) HFX_TRY(read_linear(info, made));
-    Node *node = static_cast<Node *>(malloc(sizeof(Node)));
-    if (!node || (form.kind == Kind::linear && !make_panels(made))) {
-        free(node);
-        return api->fail(ort::FAIL, "hfx: out of memory");
-    }
-    *node = made;
-    *out = node;
-    return nullptr;
+    if (form.kind == Kind::linear && !make_panels(made)) return out_of_memory();
+    Status *status = store(made, out);
+    if (status) free(made.panels);
+    return status;
 }
 
 struct Run {
@@ -92,8 +87,6 @@ struct Run {
     long rows, width, tokens;  // tokens of each row to sum
     long rows_a_task, width_a_task, columns;  // outputs of a task, and the tasks of the same rows
 };
-
-inline long smaller(long a, long b) { return a < b ? a : b; }
 
 constexpr long DOT_ROWS_A_TASK = 32, PANEL_ROWS_A_TASK = 96;
 
@@ -137,8 +130,6 @@ void run_task(void *data, size_t task) {
     }
 }
 
-constexpr long ALONE = 32768;  // numbers that are read; up to this many, threads cost more than they save
-
 Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);
     const Kind kind = node.form->kind;
@@ -166,9 +157,7 @@ Status *compute(void *data, ort::KernelContext *context) {
         run.columns = (node.outputs + run.width_a_task - 1) / run.width_a_task;
     }
     const long tasks = (run.rows + run.rows_a_task - 1) / run.rows_a_task * run.columns;
-    if (tasks > 1 && run.rows * row * run.columns * (node.panels ? PANEL / MOST_DOTS : 1) > ALONE) return api->parallel(context, run_task, size_t(tasks), &run);
-    for (long task = 0; task < tasks; task++) run_task(&run, size_t(task));
-    return nullptr;
+    return run_tasks(context, run_task, tasks, run.rows * row * run.columns * (node.panels ? PANEL / MOST_DOTS : 1), &run);
 }
 
 void destroy(void *node) {
@@ -176,41 +165,21 @@ void destroy(void *node) {
     free(node);
 }
 
-const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
-const char *name(const ort::Operator *op) { return form(op).title; }
-size_t input_count(const ort::Operator *op) { return form(op).inputs; }
-int float_type(const ort::Operator *, size_t) { return ort::FLOAT; }
-size_t output_count(const ort::Operator *) { return 1; }
-
-constexpr Activation NONE = Activation::none;
-
-Form forms[] = {
-    {{}, "LayerNorm", Kind::layer_norm, 3, NONE},
-    {{}, "RmsNorm", Kind::rms_norm, 2, NONE},
-    {{}, "UnitNorm", Kind::unit_norm, 1, NONE},
-    {{}, "TokenSum", Kind::token_sum, 2, NONE},
-    {{}, "LogSoftmax", Kind::log_softmax, 1, NONE},
-    {{}, "FloatLinear", Kind::linear, 3, NONE},
-    {{}, "FloatLinearRelu", Kind::linear, 3, Activation::relu},
-    {{}, "FloatLinearGelu", Kind::linear, 3, Activation::gelu},
-    {{}, "FloatLinearGeluTanh", Kind::linear, 3, Activation::gelu_tanh},
-    {{}, "FloatLinearQuickGelu", Kind::linear, 3, Activation::quick_gelu},
-    {{}, "FloatLinearSilu", Kind::linear, 3, Activation::silu},
-    {{}, "FloatLinearTanh", Kind::linear, 3, Activation::tanh},
+constexpr size_t OTHERS = 5;
+Form forms[OTHERS + ACTIVATION_COUNT] = {
+    {{{}, "LayerNorm"}, Kind::layer_norm, 3, Activation::none},
+    {{{}, "RmsNorm"}, Kind::rms_norm, 2, Activation::none},
+    {{{}, "UnitNorm"}, Kind::unit_norm, 1, Activation::none},
+    {{{}, "TokenSum"}, Kind::token_sum, 2, Activation::none},
+    {{{}, "LogSoftmax"}, Kind::log_softmax, 1, Activation::none},
 };
 
 }  // namespace
 
 Status *add_float_operators(ort::Domain *domain) {
-    for (Form &op : forms) {
-        fill_common(op);
-        op.name = name;
-        op.input_type = op.output_type = float_type;
-        op.input_count = input_count, op.output_count = output_count;
-        op.create = create, op.compute = compute, op.destroy = destroy;
-        HFX_TRY(api->add_operator(domain, &op));
-    }
-    return nullptr;
+    for (size_t i = 0; i < ACTIVATION_COUNT; i++)
+        forms[OTHERS + i] = {titled("FloatLinear", ACTIVATIONS[i].suffix), Kind::linear, 3, ACTIVATIONS[i].activation};
+    return add_operators(domain, forms, sizeof forms / sizeof *forms, create, compute, destroy);
 }
 
 }  // namespace hfx

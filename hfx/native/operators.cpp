@@ -21,11 +21,28 @@ bool copies_weights;  // whether sessions that are created now copy their weight
 
 enum class Kind { linear, head, rows };
 
-struct Form : ort::Operator {
-    char title[32];
+struct Form : Described {
     Kind kind;
     Activation activation;
-    bool int4, gated, residual, outliers;
+    bool gated, residual, outliers, int4;
+
+    // The index of a linear's optional input with the last tokens of texts; 0 for other kinds.
+    size_t last_tokens() const { return kind != Kind::linear ? 0 : residual ? 5 : 4; }
+
+    size_t inputs() const {
+        if (kind == Kind::rows) return 3;
+        if (kind == Kind::head) return outliers ? 7 : 5;
+        return last_tokens() + 1;
+    }
+    int type(size_t input) const {
+        if (input == 0 && kind == Kind::rows) return ort::INT64;
+        if (input == 4 && kind == Kind::head) return ort::BOOL;
+        if (is_optional(input)) return ort::INT32;
+        return input != 1 ? ort::FLOAT : int4 ? ort::UINT8 : ort::INT8;
+    }
+    bool is_optional(size_t input) const { return input && input == last_tokens(); }
+    size_t outputs() const { return kind == Kind::head ? 2 : 1; }
+    int type_of_output(size_t output) const { return output == 1 ? ort::INT64 : ort::FLOAT; }
 };
 
 // One node's constants. Biases, and the scales of int8, are copied, so that the values behind the last column are 0.
@@ -104,7 +121,7 @@ void copy_columns(const float *from, float *to, long columns, long halves, long 
 }
 
 Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info, void **out) {
-    const Form &form = *static_cast<const Form *>(op);
+    const Form &form = as<Form>(op);
     Tensor values, scale, bias = {}, columns_of_outliers = {};
     Sizes sizes;
     HFX_TRY(read_constant(info, 1, values));
@@ -129,7 +146,7 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     void *copies = calloc((2 + size_t(weights.blocks()) + size_t(outliers)) * padded, sizeof(float));
     if (!node || !copies) {
         free(node), free(copies);
-        return api->fail(ort::FAIL, "hfx: out of memory");
+        return out_of_memory();
     }
     float *scales = static_cast<float *>(copies), *biases = scales + padded;
     float *outlier_weights = biases + padded;
@@ -180,15 +197,6 @@ void quantize_row(void *data, size_t row) {
     }
 }
 
-// Up to this many values, threads cost more than they save: one thread quantizes 10 values in a nanosecond.
-constexpr size_t ALONE = 32768;
-
-Status *quantize_rows(ort::KernelContext *context, Quantizing &q, size_t count) {
-    if (count * size_t(q.weights->depth) > ALONE) return api->parallel(context, quantize_row, count, &q);
-    for (size_t row = 0; row < count; row++) quantize_row(&q, row);
-    return nullptr;
-}
-
 // Which of `all` rows are tokens, and which are padding behind the last token of a text.
 struct Tokens {
     Tensor last;  // [texts]; if it has no data, all rows are tokens
@@ -200,12 +208,9 @@ struct Tokens {
         if (!last.data) return nullptr;
         const long texts = last.shape.elements(), width = texts ? rows / texts : 0;
         if (texts * width != rows) return invalid("hfx: there must be a last token for each text");
-        count = 0;
-        for (long text = 0; text < texts; text++) {
-            const long at = last.as<int32_t>()[text];
-            if (at < 0 || at >= width) return invalid("hfx: a last token is beyond its text");
-            count += at + 1;
-        }
+        HFX_TRY(check_range(last, 0, width, "hfx: a last token is beyond its text"));
+        count = texts;
+        for (long text = 0; text < texts; text++) count += last.as<int32_t>()[text];
         return nullptr;
     }
     bool padded() const { return count < all; }
@@ -247,7 +252,7 @@ struct Prepared {
         extra = rows + bytes + (scales + places + 63) / 64 * 64;
         Quantizing quantizing = {x.as<float>(), place, &w, rows, row_scale};
         product = {&w, rows, row_scale, place, long(count), node.form->activation, node.form->gated, nullptr, nullptr, node.outputs, 0, nullptr, nullptr};
-        return quantize_rows(context, quantizing, count);
+        return run_tasks(context, quantize_row, tokens.count, tokens.count * w.depth, &quantizing);
     }
     uint8_t *extra = nullptr;
 };
@@ -263,14 +268,14 @@ void run_panel(void *data, size_t task) {
     const long panel = long(task) % panels_of(p), row = long(task) / panels_of(p) * ROWS_A_TASK;
     chosen->panel(p.part(row, ROWS_A_TASK), panel);
     if (row) return;
-    const long first = panel * COLUMNS, columns = p.outputs - first < COLUMNS ? p.outputs - first : COLUMNS;
+    const long first = panel * COLUMNS, columns = smaller(p.outputs - first, COLUMNS);
     for (long i = 0; i < prepared.padding_count; i++)
         memset(p.y + prepared.padding[i] * p.outputs + first, 0, size_t(columns) * sizeof(float));
 }
 
 Status *run_linear(const Node &node, ort::KernelContext *context) {
     Prepared prepared;
-    HFX_TRY(prepared.prepare(context, node, 0, node.form->residual ? 5 : 4));
+    HFX_TRY(prepared.prepare(context, node, 0, node.form->last_tokens()));
     Product &product = prepared.product;
     if (node.form->residual) {
         Tensor residual;
@@ -294,8 +299,7 @@ struct Heads {
 void run_best(void *data, size_t task) {
     const Heads &heads = *static_cast<Heads *>(data);
     const Product &p = heads.product;
-    long first = long(task) * PANELS_A_TASK, last = first + PANELS_A_TASK;
-    if (last > p.weights->panels) last = p.weights->panels;
+    const long first = long(task) * PANELS_A_TASK, last = smaller(first + PANELS_A_TASK, p.weights->panels);
     chosen->best(p, first, last, heads.values + long(task) * p.count, heads.columns + long(task) * p.count);
 }
 
@@ -388,74 +392,29 @@ Status *compute(void *data, ort::KernelContext *context) {
     return nullptr;
 }
 
-// ---- the functions of an operator that ONNX Runtime calls
-
-const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
-const char *name(const ort::Operator *op) { return form(op).title; }
-// The index of a linear's optional input with the last tokens of texts; 0 for other kinds.
-size_t last_tokens(const ort::Operator *op) { return form(op).kind != Kind::linear ? 0 : form(op).residual ? 5 : 4; }
-size_t input_count(const ort::Operator *op) {
-    if (form(op).kind == Kind::rows) return 3;
-    if (form(op).kind == Kind::head) return form(op).outliers ? 7 : 5;
-    return last_tokens(op) + 1;
-}
-int input_type(const ort::Operator *op, size_t index) {
-    if (index == 0 && form(op).kind == Kind::rows) return ort::INT64;
-    if (index == 4 && form(op).kind == Kind::head) return ort::BOOL;
-    if (index && index == last_tokens(op)) return ort::INT32;
-    return index != 1 ? ort::FLOAT : form(op).int4 ? ort::UINT8 : ort::INT8;
-}
-int input_characteristic(const ort::Operator *op, size_t index) {
-    return index && index == last_tokens(op) ? ort::OPTIONAL : ort::REQUIRED;
-}
-size_t output_count(const ort::Operator *op) { return form(op).kind == Kind::head ? 2 : 1; }
-int output_type(const ort::Operator *, size_t index) { return index == 1 ? ort::INT64 : ort::FLOAT; }
-
-Form make_form(const char *title, Kind kind, Activation activation, bool gated, bool residual, bool outliers = false) {
-    Form made = {};
-    fill_common(made);
-    made.name = name;
-    made.input_type = input_type, made.input_count = input_count, made.input_characteristic = input_characteristic;
-    made.output_type = output_type, made.output_count = output_count;
-    made.create = create, made.compute = compute, made.destroy = destroy;
-    strncpy(made.title, title, sizeof made.title - 1);
-    made.kind = kind, made.activation = activation, made.gated = gated, made.residual = residual, made.outliers = outliers;
-    return made;
-}
-
-struct Title {
-    const char *plain, *gated;
-    Activation activation;
-};
-const Title TITLES[] = {
-    {"Int8Linear", nullptr, Activation::none},
-    {"Int8LinearRelu", "Int8LinearGatedRelu", Activation::relu},
-    {"Int8LinearGelu", "Int8LinearGatedGelu", Activation::gelu},
-    {"Int8LinearGeluTanh", "Int8LinearGatedGeluTanh", Activation::gelu_tanh},
-    {"Int8LinearQuickGelu", "Int8LinearGatedQuickGelu", Activation::quick_gelu},
-    {"Int8LinearSilu", "Int8LinearGatedSilu", Activation::silu},
-    {"Int8LinearTanh", "Int8LinearGatedTanh", Activation::tanh},
-};
-
 Form forms[40];
 size_t form_count = 0;
 
+void add_form(const char *stem, const char *suffix, Kind kind, Activation activation, bool gated = false, bool residual = false, bool outliers = false) {
+    forms[form_count++] = {titled(stem, suffix), kind, activation, gated, residual, outliers, false};
+}
+
 void make_forms() {
     if (form_count) return;
-    for (const Title &title : TITLES) {
-        forms[form_count++] = make_form(title.plain, Kind::linear, title.activation, false, false);
-        if (title.gated) forms[form_count++] = make_form(title.gated, Kind::linear, title.activation, true, false);
+    for (const auto &each : ACTIVATIONS) {
+        add_form("Int8Linear", each.suffix, Kind::linear, each.activation);
+        if (each.activation != Activation::none) add_form("Int8LinearGated", each.suffix, Kind::linear, each.activation, true);
     }
-    forms[form_count++] = make_form("Int8LinearAdd", Kind::linear, Activation::none, false, true);
-    forms[form_count++] = make_form("Int8Head", Kind::head, Activation::none, false, false);
-    forms[form_count++] = make_form("Int8Rows", Kind::rows, Activation::none, false, false);
+    add_form("Int8LinearAdd", "", Kind::linear, Activation::none, false, true);
+    add_form("Int8Head", "", Kind::head, Activation::none);
+    add_form("Int8Rows", "", Kind::rows, Activation::none);
     const size_t int8_count = form_count;
     for (size_t i = 0; i < int8_count; i++) {
         Form &made = forms[form_count++] = forms[i];
         made.title[3] = '4';
         made.int4 = true;
     }
-    forms[form_count++] = make_form("Int8HeadOutliers", Kind::head, Activation::none, false, false, true);
+    add_form("Int8HeadOutliers", "", Kind::head, Activation::none, false, false, true);
 }
 
 // Adds the operators to `options`. The domain and the operators live as long as the process.
@@ -473,7 +432,7 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
         make_forms();
         ort::Domain *whole;
         HFX_TRY(api->new_domain("hfx", &whole));
-        for (size_t i = 0; i < form_count; i++) HFX_TRY(api->add_operator(whole, &forms[i]));
+        HFX_TRY(add_operators(whole, forms, form_count, create, compute, destroy));
         HFX_TRY(add_attention_operators(whole));
         HFX_TRY(add_self_attention(whole));
         HFX_TRY(add_float_operators(whole));

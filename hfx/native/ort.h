@@ -20,7 +20,6 @@ struct SessionOptions;
 struct Env;
 struct Session;
 struct TypeInfo;
-struct TensorInfo;
 struct RunOptions;
 struct IoBinding;
 struct CudaOptions;
@@ -32,13 +31,17 @@ constexpr int REQUIRED = 0, OPTIONAL = 1;                        // OrtCustomOpI
 constexpr int DEVICE = 0, ARENA = 1, DEFAULT_MEMORY = 0;         // OrtAllocatorType, OrtMemType
 constexpr int ERRORS = 3;                                        // OrtLoggingLevel
 
+// What a graph names, in the order in which the functions for them have slots.
+enum Element { INPUT, OUTPUT, INITIALIZER };
+
 // OrtApi: a slot is called by its number and signature.
 struct Api {
     void *slots[275];
 
-    template <int Slot, typename Result, typename... Arguments> Result call(Arguments... arguments) const {
-        return reinterpret_cast<Result (*)(Arguments...)>(slots[Slot])(arguments...);
+    template <typename Result, typename... Arguments> Result call_at(int slot, Arguments... arguments) const {
+        return reinterpret_cast<Result (*)(Arguments...)>(slots[slot])(arguments...);
     }
+    template <int Slot, typename Result, typename... Arguments> Result call(Arguments... arguments) const { return call_at<Result>(Slot, arguments...); }
     Status *fail(int code, const char *message) const { return call<0, Status *>(code, message); }
     void release(Status *status) const { call<93, void>(status); }
     Status *new_domain(const char *name, Domain **out) const { return call<26, Status *>(name, out); }
@@ -82,19 +85,11 @@ struct Api {
     Status *threads_in_operators(SessionOptions *options, int count) const { return call<24, Status *>(options, count); }
     Status *threads_of_operators(SessionOptions *options, int count) const { return call<25, Status *>(options, count); }
     Status *entry(SessionOptions *options, const char *key, const char *value) const { return call<130, Status *>(options, key, value); }
-    Status *input_count(const Session *session, size_t *out) const { return call<30, Status *>(session, out); }
-    Status *output_count(const Session *session, size_t *out) const { return call<31, Status *>(session, out); }
-    Status *initializer_count(const Session *session, size_t *out) const { return call<32, Status *>(session, out); }
-    Status *initializer_type(const Session *session, size_t index, TypeInfo **out) const { return call<35, Status *>(session, index, out); }
-    Status *initializer_name(const Session *session, size_t index, Allocator *from, char **out) const { return call<38, Status *>(session, index, from, out); }
-    Status *input_type(const Session *session, size_t index, TypeInfo **out) const { return call<33, Status *>(session, index, out); }
-    Status *output_type(const Session *session, size_t index, TypeInfo **out) const { return call<34, Status *>(session, index, out); }
-    Status *input_name(const Session *session, size_t index, Allocator *from, char **out) const { return call<36, Status *>(session, index, from, out); }
-    Status *output_name(const Session *session, size_t index, Allocator *from, char **out) const { return call<37, Status *>(session, index, from, out); }
-    Status *tensor_info(const TypeInfo *type, const TensorInfo **out) const { return call<55, Status *>(type, out); }
-    Status *element_type(const TensorInfo *info, int *out) const { return call<60, Status *>(info, out); }
-    Status *rank(const TensorInfo *info, size_t *out) const { return call<61, Status *>(info, out); }
-    Status *sizes(const TensorInfo *info, int64_t *out, size_t rank) const { return call<62, Status *>(info, out, rank); }
+    Status *count(Element kind, const Session *session, size_t *out) const { return call_at<Status *>(30 + kind, session, out); }
+    Status *type(Element kind, const Session *session, size_t index, TypeInfo **out) const { return call_at<Status *>(33 + kind, session, index, out); }
+    Status *name(Element kind, const Session *session, size_t index, Allocator *from, char **out) const { return call_at<Status *>(36 + kind, session, index, from, out); }
+    Status *tensor_info(const TypeInfo *type, const ShapeInfo **out) const { return call<55, Status *>(type, out); }
+    Status *element_type(const ShapeInfo *info, int *out) const { return call<60, Status *>(info, out); }
     Status *default_allocator(Allocator **out) const { return call<78, Status *>(out); }
     Status *tensor(const MemoryInfo *memory, void *data, size_t bytes, const int64_t *shape, size_t rank, int type, Value **out) const {
         return call<49, Status *>(memory, data, bytes, shape, rank, type, out);

@@ -4,7 +4,6 @@
 // SelfAttentionHeads reads three tensors, by head. If the last token of each text is given, results behind it are 0.
 #include "floats.h"
 #include "context.h"
-#include <stdlib.h>
 
 namespace hfx {
 namespace {
@@ -12,11 +11,21 @@ namespace {
 // The inputs that an operator reads besides queries, keys and values. HEADS: it reads queries, keys and values by head.
 enum Part { MASK = 1, BIAS = 2, ROTATION = 4, HEADS = 8, POSITIONS = 16 };
 
-struct Form : ort::Operator {
-    const char *title;
+struct Form : Described {
     int parts;
 
     bool has(Part part) const { return parts & part; }
+
+    size_t place_of_mask() const { return has(HEADS) ? 3 : 1; }
+    size_t place_of_last() const { return has(MASK) ? place_of_mask() + 1 + has(BIAS) + 2 * has(ROTATION) + 3 * has(POSITIONS) : 1; }
+
+    size_t inputs() const { return has(MASK) ? place_of_last() + 1 : 4 + has(BIAS); }
+    int type(size_t input) const {
+        if (input == place_of_last() || (has(POSITIONS) && input == 2)) return ort::INT32;
+        if (has(MASK) || input == 0 || input == 4) return ort::FLOAT;
+        return input == 3 ? ort::INT64 : ort::INT32;
+    }
+    bool is_optional(size_t input) const { return has(MASK) && input == place_of_last(); }
 };
 
 struct Node {
@@ -39,11 +48,7 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     HFX_TRY(api->attribute(info, "heads", &heads));
     HFX_TRY(api->attribute(info, "scale", &scale));
     if (heads < 1 || heads > 4096) return invalid("hfx: heads must be 1 to 4096");
-    Node *node = static_cast<Node *>(malloc(sizeof(Node)));
-    if (!node) return api->fail(ort::FAIL, "hfx: out of memory");
-    *node = {static_cast<const Form *>(op), long(heads), scale};
-    *out = node;
-    return nullptr;
+    return store(Node{&as<Form>(op), long(heads), scale}, out);
 }
 
 void attend_head(void *data, size_t task) {
@@ -85,9 +90,6 @@ Status *read_added(ort::KernelContext *context, size_t index, int place, Run &ru
     run.added_of_row[place] = sizes[0] == 1 ? 0 : sizes[1] * sizes[2] * width;
     return nullptr;
 }
-
-size_t place_of_mask(const Form &form) { return form.has(HEADS) ? 3 : 1; }
-size_t place_of_last(const Form &form) { return form.has(MASK) ? place_of_mask(form) + 1 + form.has(BIAS) + 2 * form.has(ROTATION) + 3 * form.has(POSITIONS) : 1; }
 
 // Reads qkv [rows, width, 3 * heads * dim]; or, without a mask, [rows * width, 3 * heads * dim], where `last` gives the
 // number of rows.
@@ -152,8 +154,7 @@ Status *read_positions(ort::KernelContext *context, Run &run) {
     }
     const long width = run.whole.width, buckets = of[0].shape.last();
     if (bucket.shape.rank != 1 || bucket.shape.elements() != 2 * width) return invalid("hfx: there must be two buckets for each token");
-    for (long n = 0; n < 2 * width; n++)
-        if (bucket.as<int32_t>()[n] < 0 || bucket.as<int32_t>()[n] >= buckets) return invalid("hfx: there is no such bucket");
+    HFX_TRY(check_range(bucket, 0, buckets, "hfx: there is no such bucket"));
     run.whole.buckets = buckets, run.whole.bucket = bucket.as<int32_t>() + width - 1;
     run.whole.position_keys = of[0].as<float>(), run.whole.position_queries = of[1].as<float>();
     return nullptr;
@@ -167,7 +168,7 @@ Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);
     const Form &form = *node.form;
     Tensor last = {};
-    HFX_TRY(read_optional_input(context, place_of_last(form), last));
+    HFX_TRY(read_optional_input(context, form.place_of_last(), last));
     Run run = {};
     run.heads = node.heads, run.whole.scale = node.scale;
     HFX_TRY(form.has(HEADS) ? read_heads(context, run) : read_joined(context, form, last, run));
@@ -175,53 +176,28 @@ Status *compute(void *data, ort::KernelContext *context) {
     if (!run.whole.dim || run.whole.dim % SELF_ATTENTION_STEP) return invalid("hfx: the size of a head must be a multiple of 16");
     if (last.data && last.shape.elements() != rows) return invalid("hfx: there must be a length for each row");
     run.last = last.as<int32_t>();
-    for (long row = 0; run.last && row < rows; row++)
-        if (run.last[row] < 0 || run.last[row] >= width) return invalid("hfx: a length doesn't fit the rows");
-    if (form.has(MASK)) HFX_TRY(read_added(context, place_of_mask(form), 0, run));
+    if (last.data) HFX_TRY(check_range(last, 0, width, "hfx: a length doesn't fit the rows"));
+    if (form.has(MASK)) HFX_TRY(read_added(context, form.place_of_mask(), 0, run));
     if (form.has(BIAS)) HFX_TRY(read_added(context, form.has(MASK) ? 2 : 4, form.has(MASK), run));
     if (form.has(ROTATION)) HFX_TRY(read_rotation(context, run));
     if (!rows || !width) return nullptr;
     if (form.has(POSITIONS)) HFX_TRY(read_positions(context, run));
     HFX_TRY(api->parallel(context, attend_head, size_t(rows * node.heads), &run));
-    return run.failed ? api->fail(ort::FAIL, "hfx: out of memory") : nullptr;
+    return run.failed ? out_of_memory() : nullptr;
 }
-
-const Form &form(const ort::Operator *op) { return *static_cast<const Form *>(op); }
-const char *name(const ort::Operator *op) { return form(op).title; }
-size_t input_count(const ort::Operator *op) { return form(op).has(MASK) ? place_of_last(form(op)) + 1 : 4 + form(op).has(BIAS); }
-int input_type(const ort::Operator *op, size_t index) {
-    if (index == place_of_last(form(op)) || (form(op).has(POSITIONS) && index == 2)) return ort::INT32;
-    if (form(op).has(MASK) || index == 0 || index == 4) return ort::FLOAT;
-    return index == 3 ? ort::INT64 : ort::INT32;
-}
-int input_characteristic(const ort::Operator *op, size_t index) {
-    return form(op).has(MASK) && index == place_of_last(form(op)) ? ort::OPTIONAL : ort::REQUIRED;
-}
-size_t output_count(const ort::Operator *) { return 1; }
-int output_type(const ort::Operator *, size_t) { return ort::FLOAT; }
 
 Form forms[] = {
-    {{}, "SelfAttention", MASK},
-    {{}, "SelfAttentionBias", MASK | BIAS},
-    {{}, "SelfAttentionRotary", MASK | ROTATION},
-    {{}, "SelfAttentionDisentangled", MASK | POSITIONS},
-    {{}, "SelfAttentionHeads", MASK | HEADS},
-    {{}, "SourceAttention", 0},
-    {{}, "SourceAttentionBias", BIAS},
+    {{{}, "SelfAttention"}, MASK},
+    {{{}, "SelfAttentionBias"}, MASK | BIAS},
+    {{{}, "SelfAttentionRotary"}, MASK | ROTATION},
+    {{{}, "SelfAttentionDisentangled"}, MASK | POSITIONS},
+    {{{}, "SelfAttentionHeads"}, MASK | HEADS},
+    {{{}, "SourceAttention"}, 0},
+    {{{}, "SourceAttentionBias"}, BIAS},
 };
 
 }  // namespace
 
-Status *add_self_attention(ort::Domain *domain) {
-    for (Form &op : forms) {
-        fill_common(op);
-        op.name = name;
-        op.input_type = input_type, op.output_type = output_type, op.input_characteristic = input_characteristic;
-        op.input_count = input_count, op.output_count = output_count;
-        op.create = create, op.compute = compute, op.destroy = free;
-        HFX_TRY(api->add_operator(domain, &op));
-    }
-    return nullptr;
-}
+Status *add_self_attention(ort::Domain *domain) { return add_operators(domain, forms, sizeof forms / sizeof *forms, create, compute, free); }
 
 }  // namespace hfx

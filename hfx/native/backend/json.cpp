@@ -59,12 +59,6 @@ bool Json::integer(int64_t &value, int64_t least, int64_t most) const {
     return true;
 }
 
-bool Json::number(double &value) const {
-    if (kind() != NUMBER) return false;
-    value = strtod(text().data, nullptr);
-    return true;
-}
-
 const char *Document::parse(Span text) {
     source_ = text, at_ = 0;
     nodes_.clear(), texts_.clear();

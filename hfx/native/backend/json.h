@@ -27,7 +27,6 @@ public:
     // Return false if the value is not a whole number (1e2 and 1.0 are not), or does not fit into the range or 64 bits.
     bool integer(int64_t &value) const;
     bool integer(int64_t &value, int64_t least, int64_t most) const;
-    bool number(double &value) const;
 
 private:
     friend class Document;

@@ -8,6 +8,13 @@ constexpr const char *ADAPTER = "adapter", *ADAPTERS = "adapters";
 
 }  // namespace
 
+bool Feed::add_rows(size_t count, size_t sequences, size_t width) {
+    rows += count;
+    for (size_t row = 0; row < count; row++)
+        if ((rank == 2 && !shapes.push(int32_t(sequences))) || !shapes.push(int32_t(width))) return false;
+    return true;
+}
+
 bool Net::open(const Json &config, const char *folder, const char *output, Text &error) {
     if (!session_.load(config, folder, error) || !session_.open(config, folder, error)) return false;
     constexpr const char *INPUTS[] = {IDS, MASK, SHAPE};
@@ -20,9 +27,9 @@ bool Net::use(const Pool &pool, size_t &stride, Text &error) {
     Text name;
     int type = 0;
     int64_t width = 0;
-    if (session_.fails(api.initializer_count(session_.handle(), &count), error)) return false;
+    if (session_.fails(api.count(ort::INITIALIZER, session_.handle(), &count), error)) return false;
     for (size_t at = 0; at < count; at++) {
-        if (!session_.element(Session::INITIALIZER, at, type, name, width, error)) return false;
+        if (!session_.element(ort::INITIALIZER, at, type, name, width, error)) return false;
         bool is_pool = !strcmp(name.data(), ADAPTERS);
         if (!is_pool && strcmp(name.data(), ADAPTER)) continue;
         if (type != (is_pool ? ort::FLOAT : ort::INT32)) return refuse(error, "the graph takes %.80s with another type", name.data());

@@ -11,6 +11,10 @@ namespace hfx {
 struct Feed {
     Array<int32_t> ids, mask, types, shapes, slots;
     size_t rows = 0, rank = 1;
+
+    void clear() { ids.clear(), mask.clear(), types.clear(), shapes.clear(), slots.clear(), rows = 0; }
+    // Adds the shapes of rows; their tokens and slots are added by the caller.
+    [[nodiscard]] bool add_rows(size_t count, size_t sequences, size_t width);
 };
 
 // An output, [rows, ...].

@@ -1,4 +1,4 @@
-// The queue of one model: it holds the requests for the net, and decides which requests are accepted.
+// The queue of one net: it holds the requests for the net, and decides which requests are accepted.
 //
 // A thread that adds a request while nothing runs becomes the leader: it runs the net for all waiting requests, batch
 // after batch, until none is left. Meanwhile, threads of other instances tokenize requests and add them, or refuse them

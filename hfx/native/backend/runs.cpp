@@ -48,17 +48,14 @@ void Run::alone(Job **jobs, size_t count, bool parted) {
 }
 
 bool Run::fed(Job **jobs, size_t count) {
-    feed_.ids.clear(), feed_.mask.clear(), feed_.types.clear(), feed_.shapes.clear(), feed_.slots.clear();
-    feed_.rows = 0, feed_.rank = rank_;
+    feed_.clear();
     for (size_t at = 0; at < count; at++) {
         const Tokens &tokens = jobs[at]->tokens;
         if (!feed_.ids.append(tokens.ids.data(), tokens.ids.size()) || !feed_.mask.append(tokens.mask.data(), tokens.mask.size()) ||
             !feed_.types.append(tokens.types.data(), tokens.types.size()))
             return false;
         if (jobs[at]->slot >= 0 && !feed_.slots.resize(feed_.slots.size() + tokens.rows, jobs[at]->slot)) return false;
-        for (size_t row = 0; row < tokens.rows; row++)
-            if ((rank_ == 2 && !feed_.shapes.push(int32_t(tokens.sequences))) || !feed_.shapes.push(int32_t(tokens.width))) return false;
-        feed_.rows += tokens.rows;
+        if (!feed_.add_rows(tokens.rows, tokens.sequences, tokens.width)) return false;
     }
     return true;
 }
@@ -67,7 +64,7 @@ void Run::begin(Job **jobs, size_t count) {
     all_.data.clear(), all_.shape.clear(), reason_.clear();
     failed_ = !fed(jobs, count);
     sequences_ = jobs[0]->tokens.sequences, width_ = jobs[0]->tokens.width;
-    cut_ = rank_ == 2 && sequences_ * width_ > MOST_ELEMENTS;
+    cut_ = feed_.rank == 2 && sequences_ * width_ > MOST_ELEMENTS;
     unit_ = cut_ ? width_ : sequences_ * width_;
     units_ = cut_ ? sequences_ : feed_.rows, lines_ = cut_ ? feed_.rows : 1;
     most_ = MOST_ELEMENTS / unit_ ? MOST_ELEMENTS / unit_ : 1;
@@ -98,10 +95,8 @@ bool Run::next_of(size_t size) {
 // Copies `count` elements of the whole feed, from `from` on, to `part_`, as `rows` rows of `sequences` sequences. The first
 // of them is the row `first` of the whole feed.
 bool Run::part(size_t first, size_t from, size_t count, size_t rows, size_t sequences) {
-    part_.ids.clear(), part_.mask.clear(), part_.types.clear(), part_.shapes.clear(), part_.slots.clear();
-    part_.rows = rows, part_.rank = rank_;
-    for (size_t row = 0; row < rows; row++)
-        if ((rank_ == 2 && !part_.shapes.push(int32_t(sequences))) || !part_.shapes.push(int32_t(width_))) return false;
+    part_.clear();
+    if (!part_.add_rows(rows, sequences, width_)) return false;
     if (!feed_.slots.empty() && !part_.slots.append(feed_.slots.data() + first, rows)) return false;
     return part_.ids.append(feed_.ids.data() + from, count) && part_.mask.append(feed_.mask.data() + from, count) &&
            (feed_.types.empty() || part_.types.append(feed_.types.data() + from, count));

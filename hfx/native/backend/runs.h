@@ -10,7 +10,7 @@ namespace hfx {
 // sequences.
 class Run {
 public:
-    void open(const Net &net, size_t item_rank) { net_ = &net, rank_ = item_rank; }
+    void open(const Net &net, size_t item_rank) { net_ = &net, feed_.rank = part_.rank = item_rank; }
 
     // Runs the net once for the rows of `jobs`, and gives each job its part of the output. If that fails, each job is run
     // alone.
@@ -34,7 +34,6 @@ private:
     bool split(Job **jobs, size_t count);
 
     const Net *net_ = nullptr;
-    size_t rank_ = 1;
     Feed feed_, part_;
     Values values_, all_;
     Text reason_;

@@ -125,27 +125,19 @@ bool Session::numbers(const Json &config, Text &error) {
            (pattern || !fails(api_->no_memory_pattern(options_), error));
 }
 
-// Reads an element's type, its name with a terminating zero, and the last size of its shape, which is -1 if the graph
-// leaves it open.
-bool Session::element(Element kind, size_t index, int &type, Text &name, int64_t &width, Text &error) const {
+bool Session::element(ort::Element kind, size_t index, int &type, Text &name, int64_t &width, Text &error) const {
     ort::Allocator *allocator;
     ort::TypeInfo *info = nullptr;
-    const ort::TensorInfo *tensor = nullptr;
+    const ort::ShapeInfo *tensor = nullptr;
     char *text = nullptr;
     int64_t sizes[MOST_RANK];
     size_t rank = 0;
     if (fails(api_->default_allocator(&allocator), error)) return false;
-    if (fails(kind == INPUT    ? api_->input_name(session_, index, allocator, &text)
-              : kind == OUTPUT ? api_->output_name(session_, index, allocator, &text)
-                               : api_->initializer_name(session_, index, allocator, &text), error))
-        return false;
+    if (fails(api_->name(kind, session_, index, allocator, &text), error)) return false;
     name.clear();
     bool copied = append(name, text) && name.push('\0');
     api_->free(allocator, text);
-    if (!copied || fails(kind == INPUT    ? api_->input_type(session_, index, &info)
-                         : kind == OUTPUT ? api_->output_type(session_, index, &info)
-                                          : api_->initializer_type(session_, index, &info), error))
-        return false;
+    if (!copied || fails(api_->type(kind, session_, index, &info), error)) return false;
     bool known = !fails(api_->tensor_info(info, &tensor), error);
     if (known && !tensor) known = refuse(error, "%.80s is no tensor", name.data());
     known = known && !fails(api_->element_type(tensor, &type), error) && !fails(api_->rank(tensor, &rank), error);
@@ -158,12 +150,12 @@ bool Session::element(Element kind, size_t index, int &type, Text &name, int64_t
 
 bool Session::check(const char *const *needed, size_t count, const char *output, bool &types, Text &error) const {
     size_t inputs = 0, outputs = 0, known = 0;
-    if (fails(api_->input_count(session_, &inputs), error) || fails(api_->output_count(session_, &outputs), error)) return false;
+    if (fails(api_->count(ort::INPUT, session_, &inputs), error) || fails(api_->count(ort::OUTPUT, session_, &outputs), error)) return false;
     Text name;
     int type = 0;
     int64_t width = 0;
     for (size_t at = 0; at < inputs; at++) {
-        if (!element(INPUT, at, type, name, width, error)) return false;
+        if (!element(ort::INPUT, at, type, name, width, error)) return false;
         bool is_types = !strcmp(name.data(), TYPES), is_needed = false;
         for (size_t each = 0; each < count; each++) is_needed = is_needed || !strcmp(name.data(), needed[each]);
         if (!is_types && !is_needed) return refuse(error, "the graph takes %.80s, which the configuration does not name", name.data());
@@ -173,7 +165,7 @@ bool Session::check(const char *const *needed, size_t count, const char *output,
     }
     if (known != count) return refuse(error, "the graph lacks one of the inputs %s, %s%s%s", needed[0], needed[1], count > 2 ? ", " : "", count > 2 ? needed[2] : "");
     for (size_t at = 0; at < outputs; at++) {
-        if (!element(OUTPUT, at, type, name, width, error)) return false;
+        if (!element(ort::OUTPUT, at, type, name, width, error)) return false;
         if (strcmp(name.data(), output)) continue;
         return type == ort::FLOAT || refuse(error, "the output %.80s of the graph is not FP32", output);
     }

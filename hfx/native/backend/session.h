@@ -12,7 +12,6 @@ constexpr const char *IDS = "input_ids", *MASK = "attention_mask", *TYPES = "tok
 class Session {
 public:
     static constexpr size_t MOST_RANK = 8;
-    enum Element { INPUT, INITIALIZER, OUTPUT };
 
     ~Session();
 
@@ -28,7 +27,7 @@ public:
     [[nodiscard]] bool check(const char *const *needed, size_t count, const char *output, bool &types, Text &error) const;
     // Reads an element's type, its name with a terminating zero, and the last size of its shape, which is -1 if the
     // graph leaves it open.
-    [[nodiscard]] bool element(Element kind, size_t index, int &type, Text &name, int64_t &width, Text &error) const;
+    [[nodiscard]] bool element(ort::Element kind, size_t index, int &type, Text &name, int64_t &width, Text &error) const;
     // Reads the shape of a tensor.
     [[nodiscard]] bool sizes(const ort::Value *value, int64_t *sizes, size_t &rank, Text &error) const;
     // Releases `status`, and returns whether it is an error.

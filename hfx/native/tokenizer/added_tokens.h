@@ -17,7 +17,6 @@ public:
     // Returns an error message, or null. Ids must be below `tokens`. Without a section of the tag, there are no added
     // tokens.
     const char *open(const File &file, File::Tag tag, uint32_t tokens);
-    bool empty() const { return !added_.count; }
 
     // Calls `use(segment)` for each part of a text that isn't empty. Stops and returns false if a call returns false.
     template <typename Use> [[nodiscard]] bool split(Span text, Use &&use) const {

@@ -22,7 +22,6 @@ public:
 
     const char *open(const File &file);
     ~Normalizer();
-    bool empty() const { return !steps_.count; }
 
     // Normalizes `text` into `to`; `other` is a buffer for the steps. Sets `moved` if the first character of `text` is
     // not the origin of what comes first in `to`. Returns false if there is no memory.

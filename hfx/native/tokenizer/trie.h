@@ -39,7 +39,6 @@ public:
         for (size_t at = 0; at < text.size && node != NOWHERE; at++) node = child(node, text.data[at]);
         return node;
     }
-    size_t texts() const { return values_.count; }
 
 private:
     struct Edge {
