@@ -17,7 +17,7 @@ from hfx.python_backends.errors import InvalidInput
 from tests.unit.native.libraries import NATIVE, shared_library
 
 HERE = Path(__file__).parent
-OWN = ("answer", "encode", "json", "parameters", "pieces", "refusals", "rows", "scores", "settings")
+OWN = ("answer", "encode", "json", "parameters", "pieces", "queue", "refusals", "rows", "scores", "settings")
 SOURCES = (
     *sorted((NATIVE / "tokenizer").glob("*.cpp")),
     *(NATIVE / "backend" / f"{name}.cpp" for name in OWN),
@@ -55,6 +55,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.exponentials.argtypes = [pointer, size]
     library.utf8_reason.argtypes = [text, size, ctypes.POINTER(size)]
     library.json_error.argtypes = [text, size, pointer, size, ctypes.POINTER(size)]
+    library.queue_order.argtypes = [pointer, size, size, text]
     return library
 
 

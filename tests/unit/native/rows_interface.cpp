@@ -2,6 +2,7 @@
 #include "backend/answer.h"
 #include "backend/encode.h"
 #include "backend/parameters.h"
+#include "backend/queue.h"
 #include "backend/scores.h"
 #include "tokenizer/utf8.h"
 
@@ -138,6 +139,25 @@ static bool write(const Json &json, Text &to) {
     for (Json each = json.first(); each; each = each.next())
         appended = appended && (!named || (text(each.key()) && append(to, ":"))) && write(each, to) && append(to, ",");
     return appended && append(to, named ? "}" : "]");
+}
+
+// Writes the order in which a queue has up to 10 requests of one row run: the digits of the requests of a batch, or the
+// digit of a large request for each of its parts, with a blank behind each run. `tokens` has the tokens of each request.
+EXPORTED void queue_order(const size_t *tokens, size_t count, size_t batch, char *order) {
+    Queue queue;
+    Job jobs[10];
+    queue.bound.batch = batch;
+    for (size_t i = 0; i < count; i++) {
+        jobs[i].inputs.rows = 1, jobs[i].work = jobs[i].rest = tokens[i];
+        if (queue.take(1, tokens[i], 0)) queue.add(&jobs[i]);
+    }
+    while (Job *first = queue.next()) {
+        if (queue.is_large(*first)) queue.computed(*first, first->rest < LARGE ? first->rest : LARGE);
+        if (queue.is_large(*first) && !first->rest) queue.end_turns(*first);
+        for (Job *job = first; job; job = job->next) *order++ = char('0' + (job - jobs));
+        *order++ = ' ';
+    }
+    *order = 0;
 }
 
 // What is wrong with a JSON text, and where; null: nothing, and `written` has it.

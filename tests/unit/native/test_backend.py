@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -17,7 +18,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from hfx.exporter.compiled_tokenizer import compile_tokenizer
 from hfx.native import build
+from hfx.python_backends.large_requests import LARGE
 from tests.unit.native.libraries import NATIVE, build_key
+from tests.unit.native.native_rows import compiled as compiled_rows
 from tests.zoo.cache import built
 
 HERE = Path(__file__).parent
@@ -123,6 +126,29 @@ def test_each_request_is_answered_and_released_once(skips_padding: str, sanitize
 def test_models_that_share_a_net_come_and_go(sanitizer: str, folder: Path) -> None:
     program, library = compiled(sanitizer)
     run(program, folder, config(library, {}, skips_padding="1", shared_net=KEY))
+
+
+SMALL, PART = 10, LARGE  # tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "order"),
+    [
+        ([], ""),
+        ([SMALL] * 5, "01 23 4"),
+        ([3 * PART], "0 0 0"),
+        # A large request begins when it is the first one, and small ones run between its parts, in batches.
+        ([SMALL, 3 * PART, SMALL, SMALL, SMALL], "0 1 23 1 4 1"),
+        ([SMALL, SMALL, SMALL, 2 * PART], "01 2 3 3"),
+        # Two large requests run in turns, and the third one begins when the first one has ended.
+        ([2 * PART, 3 * PART, 2 * PART], "0 0 1 2 1 2 1"),
+        ([2 * PART, SMALL, 3 * PART, SMALL, SMALL, SMALL, 2 * PART], "0 13 0 45 2 6 2 6 2"),
+    ],
+)
+def test_parts_of_large_requests_run_in_turns_and_between_batches(tokens: list[int], order: str) -> None:
+    made = ctypes.create_string_buffer(100)
+    compiled_rows().queue_order((ctypes.c_size_t * len(tokens))(*tokens), len(tokens), 2, made)
+    assert made.value.decode().rstrip() == order
 
 
 ON_GPU = {"kind": "KIND_GPU", "gpus": [0]}
