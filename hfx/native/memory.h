@@ -86,6 +86,7 @@ private:
 using Text = Array<char>;
 
 [[nodiscard]] inline bool append(Text &to, Span text) { return to.append(text.data, text.size); }
+[[nodiscard]] inline bool append(Text &to, const Text &text) { return to.append(text.data(), text.size()); }
 [[nodiscard]] inline bool append(Text &to, const char *text) { return to.append(text, strlen(text)); }
 
 // make() creates an object with malloc, because there is no C++ library; it returns null if there is no memory.

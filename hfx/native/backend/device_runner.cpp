@@ -210,8 +210,8 @@ void DeviceRunner::lose(const Text &reason) {
     was_lost_ = true;
     Text line;
     pthread_t thread;
-    if (append(line, "The GPU has failed (") && append(line, {reason.data(), reason.size()}) && append(line, "). This process refuses requests and ends.") && line.push('\0'))
-        triton::log(triton::ERROR, line.data());
+    refuse_with(line, "The GPU has failed (", reason, "). This process refuses requests and ends.");
+    if (line.push('\0')) triton::log(triton::ERROR, line.data());
     if (pthread_create(&thread, nullptr, end_process, nullptr)) _exit(EXIT_CODE);
     pthread_detach(thread);
 }

@@ -110,10 +110,8 @@ bool Encoder::check_prompts(const Inputs &inputs, Text &refusal) const {
     Span found;
     for (Span each : inputs.prompt_names) {
         if (settings.find_prompt(each, found)) continue;
-        bool appended = append(refusal, "prompt_name is '") && append(refusal, shown(each)) &&
-                        append(refusal, "'; the model's prompts are ") && settings.append_prompt_names(refusal);
-        if (!appended) refusal.clear();
-        return false;
+        Text names;
+        return settings.append_prompt_names(names) && refuse_with(refusal, "prompt_name is '", shown(each), "'; the model's prompts are ", names);
     }
     return true;
 }
@@ -278,20 +276,16 @@ bool Encoder::add(const Part &first, const Part *second, const char *field, Work
 // Returns false if the net has no embedding of a token; the refusal names the three such tokens with the lowest ids.
 bool Encoder::embedded(const int32_t *ids, size_t count, const char *field, Text &refusal) const {
     int64_t last = settings.vocab_size - 1;
+    Text tokens;
     for (int named = 0; named < 3; named++) {
         int64_t least = INT64_MAX;
         for (size_t i = 0; i < count; i++)
             if (ids[i] > last && ids[i] < least) least = ids[i];
         if (least == INT64_MAX) break;
         last = least;
-        const char *before = named ? ", '" : " has the token '";
-        bool appended = (named || append(refusal, field)) && append(refusal, before) &&
-                        append(refusal, tokenizer_->token(int32_t(least))) && append(refusal, "'");
-        if (!appended) return refusal.clear(), false;
+        if (!append(tokens, named ? ", '" : "'") || !append(tokens, tokenizer_->token(int32_t(least))) || !append(tokens, "'")) return false;
     }
-    if (refusal.empty()) return true;
-    if (!append(refusal, ", which the model has no embedding of")) refusal.clear();
-    return false;
+    return tokens.empty() || refuse_with(refusal, field, " has the token ", tokens, ", which the model has no embedding of");
 }
 
 // Pads all sequences to the least width that holds the longest.

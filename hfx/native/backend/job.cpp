@@ -152,15 +152,12 @@ bool Job::fail(TRITONSERVER_Error_Code with) {
 }
 
 bool Job::fail(TRITONSERVER_Error_Code with, const char *words) {
-    reason.clear();
-    if (!append(reason, words)) reason.clear();
+    refuse_with(reason, words);
     return fail(with);
 }
 
 bool Job::fail_run(const Text &error) {
-    Text words;
-    if (!error.empty() && append(words, "the model could not be run: ") && append(words, {error.data(), error.size()}))
-        reason = static_cast<Text &&>(words);
+    if (!error.empty()) refuse_with(reason, "the model could not be run: ", error);
     return fail(triton::INTERNAL);
 }
 
@@ -198,10 +195,7 @@ bool read_parameters(Options options, Job &job) {
         if (!triton::done(TRITONBACKEND_RequestParameter(job.request, at, &name, &type, &value))) continue;
         Parameter parameter;
         parameter.name = {name, strlen(name)};
-        parameter.kind = type == triton::INT_PARAMETER    ? Parameter::INT
-                         : type == triton::BOOL_PARAMETER ? Parameter::BOOL
-                         : type == triton::STRING_PARAMETER ? Parameter::STRING
-                                                            : Parameter::DOUBLE;
+        parameter.kind = type < Parameter::DOUBLE ? Parameter::Kind(type) : Parameter::DOUBLE;
         if (parameter.kind == Parameter::INT) parameter.number = *static_cast<const int64_t *>(value);
         if (parameter.kind == Parameter::BOOL) parameter.number = *static_cast<const bool *>(value);
         if (parameter.kind == Parameter::STRING) parameter.text = {static_cast<const char *>(value), strlen(static_cast<const char *>(value))};

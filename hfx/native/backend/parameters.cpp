@@ -1,4 +1,5 @@
 #include "parameters.h"
+#include <stdio.h>
 
 namespace hfx {
 namespace {
@@ -47,16 +48,10 @@ const Setting *find(Span name, Options options) {
 }
 
 bool refuse_unknown(Span name, Options options, Text &refusal) {
-    bool appended = append(refusal, shown(name)) && append(refusal, " is no parameter of this model; ");
-    const char *before = "its parameters are ";
-    for (const Setting &each : SETTINGS) {
-        if (!(options & bit(each))) continue;
-        appended = appended && append(refusal, before) && append(refusal, each.name);
-        before = ", ";
-    }
-    if (!options) appended = appended && append(refusal, "it takes none");
-    if (!appended) refusal.clear();
-    return false;
+    Text names;
+    for (const Setting &each : SETTINGS)
+        if (options & bit(each) && (!append(names, names.empty() ? "its parameters are " : ", ") || !append(names, each.name))) return false;
+    return refuse_with(refusal, shown(name), " is no parameter of this model; ", names.empty() ? "it takes none" : "", names);
 }
 
 bool equal(int32_t one, int32_t other) { return one == other; }
@@ -75,14 +70,6 @@ bool refuse_below_one(const char *name, int64_t least, Text &refusal) {
     return least >= 1 || refuse(refusal, IS_BELOW_ONE, name, long(least));
 }
 
-bool append_value(Text &to, const Parameter &parameter) {
-    if (parameter.kind == Parameter::STRING) return append(to, parameter.text);
-    if (parameter.kind == Parameter::BOOL) return append(to, parameter.number ? "True" : "False");
-    Text digits;
-    refuse(digits, "%lld", (long long)parameter.number);
-    return !digits.empty() && append(to, {digits.data(), digits.size()});
-}
-
 bool apply(const Setting &setting, const Parameter &parameter, Inputs &inputs, Text &refusal) {
     bool agrees = true, added = false;
     int64_t value = parameter.number;
@@ -91,10 +78,11 @@ bool apply(const Setting &setting, const Parameter &parameter, Inputs &inputs, T
     if (setting.flags) added = set(inputs.*setting.flags, uint8_t(value != 0), inputs.rows, agrees);
     if (setting.texts) added = set(inputs.*setting.texts, parameter.text, inputs.rows, agrees);
     if (agrees) return added;
-    bool appended = append(refusal, setting.name) && append(refusal, " is ") && append_value(refusal, parameter) &&
-                    append(refusal, ", but its tensor says otherwise: send one of them");
-    if (!appended) refusal.clear();
-    return false;
+    char digits[24];
+    snprintf(digits, sizeof digits, "%lld", (long long)value);
+    const Span number = {digits, strlen(digits)}, flag = value ? Span{"True", 4} : Span{"False", 5};
+    const Span text = setting.numbers ? number : setting.flags ? flag : parameter.text;
+    return refuse_with(refusal, setting.name, " is ", text, ", but its tensor says otherwise: send one of them");
 }
 
 }  // namespace

@@ -57,20 +57,12 @@ bool Pool::open(size_t stride, Text &error) {
 
 bool Pool::load(const char *path, int32_t &slot, Text &error) {
     size_t floats = 0;
-    int32_t found = 0;
     if (!count_floats(path, floats, error)) return false;
     if (floats != stride_) return refuse(error, "%.300s has %zu numbers; the shared net takes %zu", path, floats, stride_);
     int file = ::open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return refuse(error, "%.300s can't be read", path);
-    bool loaded = take(found, error);
-    if (loaded && !read(file, reinterpret_cast<char *>(data_ + size_t(found) * stride_), error)) {
-        Text reason;
-        if (append(reason, path) && append(reason, ": ") && append(reason, {error.data(), error.size()})) error = static_cast<Text &&>(reason);
-        free(found);
-        loaded = false;
-    }
+    bool loaded = take(slot, error) && read(file, reinterpret_cast<char *>(data_ + size_t(slot) * stride_), path, error);
     close(file);
-    if (loaded) slot = found;
     return loaded;
 }
 
@@ -85,7 +77,7 @@ bool Pool::take(int32_t &slot, Text &error) {
     return refuse(error, "the shared net has no room for a model beside %zu others", slots_);
 }
 
-bool Pool::read(int file, char *to, Text &error) {
+bool Pool::read(int file, char *to, const char *path, Text &error) {
     Text chunk;
     if (!chunk.resize(CHUNK)) return refuse(error, "%s", NO_MEMORY);
     for (size_t left = stride_ * sizeof(float), size = 0; left; left -= size, to += size) {
@@ -93,7 +85,7 @@ bool Pool::read(int file, char *to, Text &error) {
         for (size_t at = 0; at < size;) {
             ssize_t got = ::read(file, chunk.data() + at, size - at);
             if (got < 0 && errno == EINTR) continue;
-            if (got <= 0) return refuse(error, "it isn't whole");
+            if (got <= 0) return refuse(error, "%.300s: it isn't whole", path);
             at += size_t(got);
         }
         copy(chunk.data(), size, to);

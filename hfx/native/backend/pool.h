@@ -17,7 +17,8 @@ public:
 
     // Makes room for models with `stride` numbers each. Returns false with the reason in `error`.
     [[nodiscard]] bool open(size_t stride, Text &error);
-    // Takes a free slot, and reads the file `path` into it. Returns false with the reason in `error`.
+    // Takes a free slot, and reads the file `path` into it. Returns false with the reason in `error`; a slot that was
+    // taken must be freed all the same.
     [[nodiscard]] bool load(const char *path, int32_t &slot, Text &error);
     // Frees a slot, which no run of the net reads any more, and returns its memory to the system.
     void free(int32_t slot);
@@ -28,7 +29,7 @@ public:
 
 private:
     bool take(int32_t &slot, Text &error);
-    bool read(int file, char *to, Text &error);
+    bool read(int file, char *to, const char *path, Text &error);
     void clear(char *from, char *end);
 
     mutable pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;

@@ -11,6 +11,14 @@ constexpr const char *NO_MEMORY = "there is no memory";
 // if there is no memory.
 __attribute__((format(printf, 2, 3))) bool refuse(Text &refusal, const char *format, ...);
 
+// Joins texts of any length to a refusal. Always returns false, as `refuse` does.
+template <typename... Parts> bool refuse_with(Text &refusal, const Parts &...parts) {
+    Text joined;
+    if (!(append(joined, parts) && ...)) joined.clear();
+    refusal = static_cast<Text &&>(joined);
+    return false;
+}
+
 // The first characters of a name that a caller has sent, because the name may be as long as a request.
 Span shown(Span name);
 

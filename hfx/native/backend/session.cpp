@@ -48,8 +48,7 @@ Session::~Session() {
 
 bool Session::fails(ort::Status *status, Text &error) const {
     if (!status) return false;
-    error.clear();
-    if (!append(error, api_->message(status))) error.clear();
+    refuse_with(error, api_->message(status));
     api_->release(status);
     return true;
 }

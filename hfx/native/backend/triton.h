@@ -65,7 +65,6 @@ constexpr uint32_t API_MAJOR = 1, API_MINOR = 15;  // with cancelled requests (2
 constexpr TRITONSERVER_Error_Code INTERNAL = 1, INVALID_ARGUMENT = 3, UNAVAILABLE = 4, UNSUPPORTED = 5, CANCELLED = 7;
 constexpr TRITONSERVER_DataType BOOL = 1, INT32 = 8, FP32 = 11, BYTES = 13;
 constexpr TRITONSERVER_MemoryType CPU = 0, CPU_PINNED = 1;
-constexpr TRITONSERVER_ParameterType STRING_PARAMETER = 0, INT_PARAMETER = 1, BOOL_PARAMETER = 2;
 constexpr int WARNING = 1, ERROR = 2;  // levels of the log
 constexpr uint32_t RELEASE_ALL = 1, FINAL_RESPONSE = 1, SEQUENCE_END = 2;
 
