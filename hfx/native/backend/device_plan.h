@@ -15,7 +15,7 @@ struct Slice {
 
 class DevicePlan {
 public:
-    // Returns false if there is no memory.
+    // Must be called first. Returns false if there is no memory.
     [[nodiscard]] bool open() { return jobs_.reserve(1); }
     // Takes the requests of a batch in the place of those that it has had. There is always memory for one request.
     void take(Job *batch);

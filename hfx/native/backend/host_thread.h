@@ -8,7 +8,7 @@ namespace hfx {
 
 class HostThread {
 public:
-    // Ends the thread after its current run.
+    // Waits until the thread has ended its current run, and ends it.
     ~HostThread();
 
     // Starts a thread that calls `host.begin`, and then `host.run` each time that it is woken. Returns after `begin`, or

@@ -10,7 +10,8 @@
 
 namespace hfx {
 
-// What a model's configuration and settings say about its net. The settings must outlive the host.
+// What a model's configuration and settings say about its net. A net on a GPU reads the settings
+// until it is released.
 struct NetOptions {
     const Json &config;
     const Settings &settings;
@@ -34,7 +35,7 @@ public:
     virtual void run() = 0;
 
     virtual bool has_types() const = 0;
-    // Whether the net has more logits than classes of a model: as many as the model with most classes.
+    // Whether models read only the first logits, because the net has as many as the model with most classes needs.
     virtual bool pads_logits() const { return false; }
 
     Queue queue;
