@@ -10,7 +10,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-failed test-fast test-full azure-checks containers test-cuda-host test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared release clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared release clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -157,6 +157,9 @@ containers: install ## Images and containers, on a docker engine (6 minutes; ski
 
 soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow
 	$(BIN)/python -m pytest tests/triton -m soak --timeout 1800
+
+cost: install ## The files that your commits add, and those of others that they change
+	@$(BIN)/python -m tests.cost
 
 demo: $(DEMO) $(NATIVE) ## Two small models from checkpoint to a real Triton: classify, stream
 	$(BIN)/hfx demo

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import re
-import tokenize
-from collections import Counter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.cost import code_lines, cpp_lines, measured
+from tests.selection import ROOT
+
 HFX = ROOT / "hfx"
 ROW = re.compile(r"^\| `(\w+)` \| ([\d,]+) \|$", re.MULTILINE)
-DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-NO_CODE = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
-}  # fmt: skip
 MOST_LINES = 400  # of a file, all of them counted
 # What starts a process, or locks a file -> the files of hfx that may call it.
 OWNERS = {
@@ -39,30 +32,11 @@ OWNERS = {
 }
 
 
-def code_lines(source: str) -> int:
-    """Return the lines that are neither blank nor part of a comment or docstring."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in NO_CODE:
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(lines)
-
-
-def measured() -> Counter[str]:
-    sizes: Counter[str] = Counter()
-    for path in HFX.rglob("*.py"):
-        first, *rest = path.relative_to(HFX).parts
-        sizes[first if rest else "hfx"] += code_lines(path.read_text(encoding="utf-8"))
-    return sizes
-
-
 def test_lines_of_code_are_counted_without_blanks_comments_and_docstrings() -> None:
     text = 'x = """a\nb"""  # two lines\n'
     source = f'"""A module."""\n\n# A comment.\n{text}\n\ndef f():\n    """Text.\n\n    More.\n    """\n    return x\n'
     assert code_lines(source) == 4
+    assert cpp_lines("// A comment.\n\nint f() {\n    return 1;  // one\n}\n") == 3
 
 
 def test_no_package_is_larger_than_its_row() -> None:
