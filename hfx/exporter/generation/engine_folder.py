@@ -108,9 +108,9 @@ def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Pa
                 native_decoders = _write_decoders(writer, folder, NATIVE_DECODER)
         log_softmax_graph(folder / LOG_SOFTMAX, net.vocab_size)
         top_k_graph(folder / TOP_K)
-        if formats.precision == "fp16":
-            choose_graph(folder / CHOOSE, net.vocab_size)
         content = _engine_json(net, formats, levels, decoders)
+        if content["files"]["choose"]:
+            choose_graph(folder / CHOOSE, net.vocab_size)
         if library:
             shutil.copyfile(library, folder / library.name)
             digest = hashlib.sha256(library.read_bytes()).hexdigest()
@@ -167,7 +167,6 @@ def _kept_by_operators(net: Net, formats: Formats) -> KvType:
 def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, str]) -> dict[str, Any]:
     """Return the content of engine.json for ONNX Runtime; `decoders` maps numbers of beams to file names."""
     attention = net.decoder.layers[0].attention
-    int8 = "int8" in (formats.linear, formats.head, formats.embedding, formats.encoder)
     has_encoder = net.encoder is not None
     return {
         "format": FORMAT,
@@ -185,7 +184,7 @@ def _engine_json(net: Net, formats: Formats, levels: int, decoders: dict[str, st
         "kv_type": formats.kv,
         "cross_type": formats.cross if has_encoder else None,
         "minimum_onnxruntime": MINIMUM_ONNXRUNTIME,
-        "needs_vnni": int8 and levels == ALL_LEVELS,
+        "needs_vnni": bool(formats.int8) and levels == ALL_LEVELS,
         "files": {
             "encoder": ENCODER if has_encoder else None,
             "decoder": decoders,

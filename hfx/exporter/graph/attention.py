@@ -9,7 +9,7 @@ quarter of the memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ from hfx.exporter.quantize.generator import CrossType, KvType
 
 SEQLENS_K, TOTAL_LENGTH = "seqlens_k", "total_length"
 SOURCE_SEQLENS_K, SOURCE_TOTAL_LENGTH = "source_seqlens_k", "source_total_length"
-FLOATS: dict[str, FloatType] = {"float32": np.float32, "float16": np.float16}
+FLOATS: Mapping[str, FloatType] = {"float32": np.float32, "float16": np.float16}
+TYPES: Mapping[str, type[np.generic]] = {**FLOATS, "int8": np.int8}
 LEVELS = 127
 TINY = 1e-12  # the least peak of a channel, as a channel of zeros would have a scale of 0
 NATIVE_STEP = 16  # in an encoder, hfx/native supports head sizes that are multiples of this
@@ -177,12 +178,12 @@ class CrossAttentionWriter:
     def __call__(self, query: Value, layer: int, block: CrossAttention) -> Value:
         """Return the attended values of `query` [rows, heads * dim], in its shape; row = request * beams + beam."""
         writer, width = self.writer, block.heads * block.head_dim
-        dtype: type[np.generic] = np.int8 if self.kept == "int8" else writer.compute
+        dtype = TYPES[self.kept]
         shape: Shape = ["requests", block.heads, "source_capacity", block.head_dim]
         last = [writer.input(f"cross_{part}_last_{layer}", writer.compute, ["requests", 1, width]) for part in "kv"]
         past = [writer.input(f"cross_{part}_{layer}", dtype, shape) for part in "kv"]
         scales: list[Value] = []
-        if self.kept == "int8":
+        if self.kept not in FLOATS:
             scales = [writer.input(f"cross_{part}_scale_{layer}", np.float32, ["requests", width]) for part in "kv"]
         present = [f"cross_present_{part}_{layer}" for part in "kv"]
         out = writer.unique("attended")
@@ -260,7 +261,7 @@ class SourceMemoryWriter:
         The hidden state of a pad depends on the width of the batch; without this it could be the peak of a channel.
         `places` [requests, source] are the positions. Only int8 needs it.
         """
-        if self.kept != "int8":
+        if self.kept in FLOATS:
             return hidden
         writer = self.writer
         last = writer.cast(writer.node("Unsqueeze", [SEQLENS_K, writer.const([1], np.int64)]), np.int64)

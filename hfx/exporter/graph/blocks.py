@@ -29,7 +29,7 @@ class Parameter:
     take: Callable[[int, int], FloatArray]
 
     def read(self) -> FloatArray:
-        """Read the whole tensor."""
+        """Read the whole tensor into memory."""
         return self.take(0, self.shape[0])
 
     def chunks(self) -> Iterator[FloatArray]:

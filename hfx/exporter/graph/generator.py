@@ -32,9 +32,10 @@ from hfx.exporter.graph.attention import (
     step_bias,
 )
 from hfx.exporter.graph.blocks import Attention, CrossAttention, Linear, Net, Norm, Stack
-from hfx.exporter.graph.linear import PREFIXES, HeadWriter, LinearWriter
+from hfx.exporter.graph.linear import FLOAT_TYPES, HeadWriter, LinearWriter
 from hfx.exporter.graph.norms import norm, skip_norm
 from hfx.exporter.graph.writer import FloatType, GraphWriter, Value, WeightFile
+from hfx.exporter.mixed_precision import FINER
 from hfx.exporter.quantize.generator import Formats, WeightFormat
 
 SelfAttend = Callable[[Value, int, Attention], Value]
@@ -122,8 +123,9 @@ class GeneratorWriter:
         head(hidden, self.net.head, self.net.vocab_size)
 
     def _writer(self, name: str) -> GraphWriter:
-        compute = np.float16 if self.formats.linear == "fp16" else np.float32
-        return GraphWriter(f"{self.net.family}_{name}", self.weights, compute, self.formats.linear in PREFIXES)
+        linear = self.formats.linear
+        compute = FLOAT_TYPES.get(linear, np.float32)
+        return GraphWriter(f"{self.net.family}_{name}", self.weights, compute, linear in FINER)
 
     def _stack(
         self, writer: GraphWriter, weight_format: WeightFormat, attend: SelfAttend, cross: CrossAttend | None = None

@@ -6,16 +6,17 @@ embedding's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.exporter.graph import operators, panels
+from hfx.exporter.graph import operators
 from hfx.exporter.graph.blocks import Activation, Embedding, FloatArray, Head, Linear, Parameter
+from hfx.exporter.graph.panels import Int4, Int8, integers_of
 from hfx.exporter.graph.writer import CONTRIB, FloatType, GraphWriter, Value
 from hfx.exporter.mixed_precision import FINER
 from hfx.exporter.quantize.generator import WeightFormat
@@ -23,11 +24,12 @@ from hfx.exporter.quantize.generator import WeightFormat
 ACTIVATION_LEVELS = 127
 QUICK_GELU_ALPHA = 1.702
 WANTS_LOGITS = "wants_logits"
-PREFIXES: dict[WeightFormat, str] = {"int8": "Int8", "int4": "Int4"}  # of the operators' names
+# The types of what products read and write; float32 in all other formats.
+FLOAT_TYPES: Mapping[WeightFormat, FloatType] = {"fp16": np.float16}
 
 
 def activation(writer: GraphWriter, x: Value, kind: Activation, bias: Parameter | None = None) -> Value:
-    """Return `kind`(x + bias)."""
+    """Return the function `kind` of x plus `bias`."""
     added = None if bias is None else writer.vector(bias)
     if kind == "gelu_tanh":
         return writer.node("FastGelu", [x, added], CONTRIB)
@@ -117,15 +119,15 @@ class LinearWriter:
         inputs = [x, *self._weight(head.weight), self._bias(head), wants_logits, *(outliers or ())]
         return self._nodes(op, inputs, names, head.weight.shape)
 
-    @property
-    def integers(self) -> bool:
-        """Whether the products are operators of hfx/native."""
-        return self.format in PREFIXES
+    @cached_property
+    def integers(self) -> Int8 | Int4 | None:
+        """How operators of hfx/native read the weights; None if the products are of floats."""
+        return integers_of(self.format, self.levels, self.block)
 
     @property
     def dtype(self) -> FloatType:
         """The type of inputs and outputs."""
-        return np.float16 if self.format == "fp16" else np.float32
+        return FLOAT_TYPES.get(self.format, np.float32)
 
     def _finer(self) -> LinearWriter:
         return replace(self, format=FINER[self.format], kept=())
@@ -162,46 +164,30 @@ class LinearWriter:
     def _nodes(
         self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], shape: tuple[int, ...]
     ) -> Sequence[Value]:
-        sizes = {"in_features": shape[1], "out_features": shape[0]}
-        if self.format == "int4":
-            sizes["block"] = self.block
-        name = self.writer.defined(PREFIXES[self.format] + op, operators.function)
+        assert self.integers is not None
+        sizes = {"in_features": shape[1], "out_features": shape[0], **self.integers.attributes}
+        name = self.writer.defined(self.integers.operators + op, operators.function)
         return self.writer.nodes(name, inputs, outputs, operators.DOMAIN, **sizes)
 
     def _weight(self, weight: Parameter, halves: int = 1) -> tuple[Value, Value]:
-        """Return `weight` in panels, and the scale of each output (int8) or of each block of its inputs (int4)."""
-        if self.format == "int4":
-            name, shapes = f"{weight.name}.int4x{self.block}", panels.int4_shapes(weight, self.block, halves)
-            int4 = partial(panels.packed_int4, weight, self.block, halves)
-            return _quantized(self.writer, name, np.uint8, shapes, int4)
-        shapes = panels.packed_shape(weight, halves), weight.shape[:1]
-        int8 = partial(panels.packed, weight, self.levels, halves)
-        return _quantized(self.writer, weight.name + ".int8", np.int8, shapes, int8)
+        """Return `weight` in panels, and its scales; both are computed if the file doesn't have them yet."""
+        assert self.integers is not None
+        integers, scales = self.integers, list[FloatArray]()
+
+        def values() -> Iterator[NDArray[Any]]:
+            for numbers, scale in integers.packed(weight, halves):
+                scales.append(scale)
+                yield numbers
+
+        shape, scales_shape = integers.shapes(weight, halves)
+        panels = self.writer.weight(weight.name + integers.suffix, integers.dtype, shape, values)
+        return panels, self.writer.weight(f"{panels}.scale", np.float32, scales_shape, lambda: scales)
 
     def _bias(self, linear: Linear) -> Value:
         """Return the bias, or zeros."""
         if linear.bias is not None:
             return self.writer.vector(linear.bias, np.float32)
         return self.writer.zeros(linear.weight.shape[0])
-
-
-def _quantized(
-    writer: GraphWriter,
-    name: str,
-    dtype: type[np.generic],
-    shapes: tuple[tuple[int, ...], tuple[int, ...]],
-    pieces: Callable[[], Iterable[tuple[NDArray[Any], FloatArray]]],
-) -> tuple[Value, Value]:
-    """Return a weight and its scales, of these `shapes`; `pieces()` computes both if the file doesn't have them yet."""
-    scales: list[FloatArray] = []
-
-    def values() -> Iterator[NDArray[Any]]:
-        for numbers, scale in pieces():
-            scales.append(scale)
-            yield numbers
-
-    weight = writer.weight(name, dtype, shapes[0], values)
-    return weight, writer.weight(name + ".scale", np.float32, shapes[1], lambda: scales)
 
 
 @dataclass(frozen=True)
@@ -221,7 +207,7 @@ class HeadWriter:
         product = self.table if tied else self.linear
         linear = head.linear if head.embedding is None else replace(head.linear, weight=head.embedding.table)
         if product.integers:
-            loud = head.loud if product.format == "int8" else ()
+            loud = head.loud if product.integers.splits_outliers else ()
             logits, best = self._integers(hidden, linear, product, loud)
         else:
             scores = product.scores(hidden, linear) if tied else product(hidden, linear)

@@ -78,7 +78,8 @@ class StackRun:
 
     def enter(self, stack: Stack, ids: Ids) -> FloatArray:
         """Return what the first layer reads [rows, tokens, hidden]."""
-        x = _rows(stack.embedding.table.take, ids) * np.float32(stack.embedding.scale)
+        rows = [stack.embedding.table.take(int(i), int(i) + 1)[0] for i in ids.reshape(-1)]
+        x: FloatArray = np.stack(rows).reshape(*ids.shape, -1) * np.float32(stack.embedding.scale)
         if stack.embedding.projection is not None:
             x = self.linear(x, stack.embedding.projection)
         if stack.positions is not None:
@@ -135,8 +136,8 @@ class StackRun:
             query, key = (_turned(each, block.rotary, block.head_dim) for each in (query, key))
         if block.kv_heads != block.heads:
             key, value = (_repeated(each, block) for each in (key, value))
-        if block.window is not None:
-            bias = bias + _in_window(block.window, x.shape[1])
+        if block.window is not None:  # tokens that are further back are hidden
+            bias = bias + np.tril(np.full((x.shape[1], x.shape[1]), -np.inf, np.float32), -block.window)
         return self.linear(_attended(query, key, value, block, bias), block.out)
 
     def _cross_attention(self, block: CrossAttention, memory: FloatArray, x: FloatArray) -> FloatArray:
@@ -154,12 +155,6 @@ class StackRun:
         """Return the norm `block` of each head of x [rows, tokens, heads * dim]."""
         heads = x.reshape(*x.shape[:2], -1, block.weight.shape[0])
         return self._norm(heads, block).reshape(x.shape)
-
-
-def _in_window(window: int, tokens: int) -> FloatArray:
-    """Return the mask [tokens, tokens] that limits each token to `window` tokens when it is added to scores."""
-    mask: FloatArray = np.tril(np.full((tokens, tokens), -np.inf, np.float32), -window)
-    return mask
 
 
 def _turned(x: FloatArray, rotary: Rotary, head_dim: int) -> FloatArray:
@@ -201,8 +196,3 @@ def linear(x: FloatArray, block: Linear) -> FloatArray:
     outputs = [x @ chunk.T for chunk in block.weight.chunks()]
     y: FloatArray = np.concatenate(outputs, axis=-1)
     return y if block.bias is None else y + block.bias.read()
-
-
-def _rows(take: Callable[[int, int], FloatArray], ids: Ids) -> FloatArray:
-    found: FloatArray = np.stack([take(int(i), int(i) + 1)[0] for i in ids.reshape(-1)])
-    return found.reshape(*ids.shape, -1)

@@ -34,7 +34,7 @@ def balanced(net: Net, formats: Formats, levels: int) -> Net:
     The net computes the same function apart from rounding. Only norms before the parts of a layer are balanced, as
     nothing but matrices reads their output.
     """
-    if not net.decoder.pre_norm or "int8" not in (formats.encoder, formats.linear, formats.head):
+    if not net.decoder.pre_norm or formats.int8 <= {"embedding"}:
         return net
     observer = _Observer(dict(_readers(net, formats)), levels, {}, {})
     tokens = np.random.default_rng(SEED).integers(0, net.vocab_size, (2, ROWS, min(TOKENS, net.max_length)))
@@ -44,7 +44,10 @@ def balanced(net: Net, formats: Formats, levels: int) -> Net:
     if net.encoder is not None and net.encoder.final_norm is not None:
         decoder = _memories(decoder, observer.factors.get(net.encoder.final_norm.name))
     read_by_head = decoder.final_norm if net.head.projection is None else None
-    loud = () if read_by_head is None else _loud(observer.peaks[read_by_head.name])
+    loud: tuple[int, ...] = ()
+    if read_by_head is not None:
+        peak = observer.peaks[read_by_head.name]
+        loud = tuple(sorted(int(i) for i in np.argsort(-peak)[:MOST_LOUD] if peak[i] > LOUD * np.median(peak)))
     return replace(net, encoder=encoder, decoder=decoder, head=replace(net.head, loud=loud))
 
 
@@ -92,12 +95,12 @@ def best_factors(rows: FloatArray, linears: tuple[Linear, ...], levels: int) -> 
 
 def _readers(net: Net, formats: Formats) -> Iterator[tuple[str, tuple[Linear, ...]]]:
     """Yield each norm whose output is read by int8 linears of layers only, with these linears."""
-    if net.encoder is not None and net.encoder.pre_norm and formats.encoder == "int8":
+    if net.encoder is not None and net.encoder.pre_norm and "encoder" in formats.int8:
         yield from (pair for layer in net.encoder.layers for pair in _layer_readers(layer))
         if net.encoder.final_norm is not None:
             memories = (layer.cross.memory for layer in net.decoder.layers if layer.cross is not None)
             yield net.encoder.final_norm.name, tuple(memories)
-    if formats.linear == "int8":
+    if "linear" in formats.int8:
         yield from (pair for layer in net.decoder.layers for pair in _layer_readers(layer))
 
 
@@ -105,11 +108,6 @@ def _layer_readers(layer: Layer) -> Iterator[tuple[str, tuple[Linear, ...]]]:
     crossed = [] if layer.cross is None else [layer.cross.query]
     linears = [layer.attention.qkv, *crossed, layer.feed_forward.up]
     return ((norm.name, (linear,)) for norm, linear in zip(layer.norms, linears, strict=True))
-
-
-def _loud(peak: FloatArray) -> tuple[int, ...]:
-    loudest = np.argsort(-peak)[:MOST_LOUD]
-    return tuple(sorted(int(i) for i in loudest if peak[i] > LOUD * np.median(peak)))
 
 
 def _stack(stack: Stack, factors: Factors) -> Stack:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hfx.exporter.encoder.graph.attention import STEP, FoundAttention, find_attentions
@@ -75,7 +74,9 @@ def weight_only(source: onnx.ModelProto, kept: Collection[str] = ()) -> Quantize
         if name and name not in kept:
             if name not in made:
                 axis = 0 if is_transposed(node) else 1
-                int8, scale = _quantize(numpy_helper.to_array(weights[name]), axis)
+                weight = numpy_helper.to_array(weights[name])
+                int8, scale = int8_rows(weight if axis == 0 else weight.T, LEVELS)
+                int8 = int8 if axis == 0 else int8.T
                 graph.initializer.extend(
                     [numpy_helper.from_array(int8, name + ".int8"), numpy_helper.from_array(scale, name + ".scale")]
                 )
@@ -127,14 +128,10 @@ def row_wise(
 
 def row_source(source: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph whose nodes `row_wise` replaces: `source`, or `source` without functions."""
-    return source if _heads_fit(source) else inlined(source)
-
-
-def _heads_fit(model: onnx.ModelProto) -> bool:
-    """Return whether the native library supports the head size of attentions that were traced as operators."""
-    sizes = {each.name: each.dims for each in model.graph.initializer}
-    nodes = [node for node in model.graph.node if node.op_type == operators.DISENTANGLED]
-    return all(sizes[node.input[-1]][1] % STEP == 0 for node in nodes)
+    sizes = {each.name: each.dims for each in source.graph.initializer}
+    nodes = [node for node in source.graph.node if node.op_type == operators.DISENTANGLED]
+    heads_fit = all(sizes[node.input[-1]][1] % STEP == 0 for node in nodes)  # attentions that were traced as operators
+    return source if heads_fit else inlined(source)
 
 
 def half(source: onnx.ModelProto) -> onnx.ModelProto:
@@ -293,9 +290,3 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return copy
-
-
-def _quantize(weight: NDArray[Any], axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return `weight` in int8, and the scale of each channel along `axis`."""
-    values, scale = int8_rows(weight if axis == 0 else weight.T, LEVELS)
-    return values if axis == 0 else values.T, scale

@@ -18,6 +18,7 @@ from hfx.exporter.mixed_precision import Precision
 WeightFormat = Literal["fp32", "int8", "int4", "fp16"]
 KvType = Literal["float32", "float16"]
 CrossType = Literal["float32", "float16", "int8"]
+PARTS = ("linear", "head", "embedding", "encoder")  # of Formats that hold weights
 TINY = 1e-12  # the least peak of a row, as a row of zeros would have a scale of 0
 HALF = 8  # 4 bits hold values from -8 to 7
 # Scales of a block of int4 that are tried, as shares of the one that reaches its peak.
@@ -44,6 +45,11 @@ class Formats:
     cross: CrossType
     block: int = 32
     kept: tuple[str, ...] = ()
+
+    @property
+    def int8(self) -> frozenset[str]:
+        """The names of the parts in int8."""
+        return frozenset(part for part in PARTS if getattr(self, part) == "int8")
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for the manifest."""

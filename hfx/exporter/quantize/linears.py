@@ -12,13 +12,13 @@ from functools import partial
 
 import numpy as np
 
-from hfx.exporter.graph.blocks import FloatArray, Layer, Linear, Net, Norm, Stack
+from hfx.exporter.graph.blocks import FloatArray, Layer, Linear, Net, Stack
 from hfx.exporter.graph.linear import ACTIVATION_LEVELS
+from hfx.exporter.graph.panels import Int4, Int8, integers_of
 from hfx.exporter.graph.reference import Ids, StackRun, later_mask
-from hfx.exporter.mixed_precision import FINER
 from hfx.exporter.progress import counted
 from hfx.exporter.quantize.balance import ROWS, SEED, TOKENS
-from hfx.exporter.quantize.generator import Formats, WeightFormat, int4_blocks, int8_rows
+from hfx.exporter.quantize.generator import Formats, WeightFormat
 
 
 def rank_linears(net: Net, formats: Formats, levels: int) -> dict[str, float]:
@@ -41,12 +41,13 @@ def rank_linears(net: Net, formats: Formats, levels: int) -> dict[str, float]:
 
 
 class _Run(StackRun):
-    """Runs a stack in float32, or with the linear named `chosen` in the format `kind`."""
+    """Runs a stack in float32, or with the linear named `chosen` in `integers`."""
 
     def __init__(self, mask: FloatArray | np.float32, memory: FloatArray | None, formats: Formats, levels: int) -> None:
-        super().__init__(_ignore, mask, memory)
+        super().__init__(lambda norm, output: None, mask, memory)
         self.formats, self.levels = formats, levels
-        self.chosen, self.kind = "", formats.linear
+        self.chosen = ""
+        self.integers: Int8 | Int4 | None = None
 
     def rank(self, stack: Stack, kind: WeightFormat, ids: Ids, errors: dict[str, float]) -> FloatArray:
         """Add the errors of the stack's linears in the format `kind` to `errors`, and return the last hidden state."""
@@ -72,44 +73,30 @@ class _Run(StackRun):
         exact: FloatArray | None = None,
     ) -> None:
         """Add to `errors` what `linear` in the format `kind` changes in the result of `run`, which is `exact`."""
-        if kind not in FINER:
+        self.integers = integers_of(kind, self.levels, self.formats.block)
+        if self.integers is None:
             return
         exact = run() if exact is None else exact
-        self.chosen, self.kind = linear.name, kind
-        errors[linear.name] = _error(run(), exact)
+        self.chosen = linear.name
+        difference, whole = (float(np.square(each, dtype=np.float64).sum()) for each in (run() - exact, exact))
+        error = float(np.sqrt(difference / max(whole, float(np.finfo(np.float64).tiny))))
+        errors[linear.name] = error if np.isfinite(error) else float("inf")
         self.chosen = ""
 
     def linear(self, x: FloatArray, block: Linear) -> FloatArray:
         """Return `block` of x, quantized if it is chosen."""
-        if block.name != self.chosen:
+        integers = self.integers
+        if block.name != self.chosen or integers is None:
             return super().linear(x, block)
         peaks: FloatArray = np.abs(x).max(-1, keepdims=True)
         steps = np.where(peaks > 0, peaks / np.float32(ACTIVATION_LEVELS), np.float32(1))
         rows = np.rint(x / steps) * steps
-        y = np.concatenate([rows @ self.quantized(chunk).T for chunk in block.weight.chunks()], axis=-1)
+        y = np.concatenate([rows @ integers.rounded(chunk).T for chunk in block.weight.chunks()], axis=-1)
         out: FloatArray = y if block.bias is None else y + block.bias.read()
         return out
-
-    def quantized(self, rows: FloatArray) -> FloatArray:
-        """Return the weights that the rows of a matrix have in the format."""
-        if self.kind == "int8":
-            values, scale = int8_rows(rows, self.levels)
-            return values * scale[:, None]
-        values, scale = int4_blocks(rows, self.formats.block)
-        return values * np.repeat(scale, self.formats.block, axis=1)[:, : rows.shape[1]]
 
 
 def _linears(layer: Layer) -> Iterator[Linear]:
     yield from (layer.attention.qkv, layer.attention.out, layer.feed_forward.up, layer.feed_forward.down)
     if layer.cross is not None:
         yield from (layer.cross.query, layer.cross.memory, layer.cross.out)
-
-
-def _ignore(norm: Norm, output: FloatArray) -> None:
-    """Observe nothing."""
-
-
-def _error(changed: FloatArray, exact: FloatArray) -> float:
-    difference, whole = (float(np.square(each, dtype=np.float64).sum()) for each in (changed - exact, exact))
-    error = np.sqrt(difference / max(whole, float(np.finfo(np.float64).tiny)))
-    return float(error) if np.isfinite(error) else float("inf")

@@ -34,10 +34,11 @@ def test_a_row_of_zeros_stays_zero() -> None:
 def test_panels_are_the_rows_in_another_order(halves: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panels, "PANELS_A_PIECE", 1)
     weight = np.random.default_rng(3).standard_normal((140, 70)).astype(np.float32)
-    pieces = list(panels.packed(constant("m", weight), 127, halves))
+    pieces = list(panels.Int8(127).packed(constant("m", weight), halves))
     found = np.concatenate([values for values, _ in pieces])
     want, want_scale = int8_rows(weight, 127)
-    assert found.shape == panels.packed_shape(constant("m", weight), halves) == (4 if halves == 2 else 3, 32, 64, 4)
+    shapes = (4 if halves == 2 else 3, 32, 64, 4), (140,)
+    assert (found.shape, want_scale.shape) == panels.Int8(127).shapes(constant("m", weight), halves) == shapes
     by_row = found.transpose(0, 2, 1, 3).reshape(halves, -1, 128)
     assert np.array_equal(by_row[:, : 140 // halves, :70].reshape(140, 70), want)
     assert not by_row[:, 140 // halves :].any() and not by_row[..., 70:].any()
@@ -84,9 +85,9 @@ def test_panels_of_four_bits_are_the_rows_in_another_order(
 ) -> None:
     monkeypatch.setattr(panels, "PANELS_A_PIECE", 1)
     weight = np.random.default_rng(3).standard_normal((140, 70)).astype(np.float32)
-    pieces = list(panels.packed_int4(constant("m", weight), block, halves))
+    pieces = list(panels.Int4(block).packed(constant("m", weight), halves))
     found, scales = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-    assert (found.shape, scales.shape) == panels.int4_shapes(constant("m", weight), block, halves)
+    assert (found.shape, scales.shape) == panels.Int4(block).shapes(constant("m", weight), halves)
     of_bytes = np.stack([found << 4, found & 0xF0], axis=3).view(np.int8) >> 4  # [panels, depth / 8, 64, 2, 4]
     by_row = of_bytes.transpose(0, 2, 1, 3, 4).reshape(halves, -1, 128)
     want, want_scale = int4_blocks(weight, block)
