@@ -49,7 +49,10 @@ def read_fields(checkpoint: Checkpoint) -> tuple[dict[str, Any], str]:
     file = checkpoint.folder / FILE
     if not file.is_file():
         stated = {key: value for key, value in checkpoint.config.items() if key in KNOWN}
-        fields = _without_nulls(_class_ids(checkpoint) | stated)
+        size = vocabulary_size(checkpoint)  # no text contains an id beyond it
+        ids = {name: getattr(class_config(checkpoint.model_type), name, None) for name in CLASS_IDS}
+        known = {name: value for name, value in ids.items() if isinstance(value, int) and value < size}
+        fields = _without_nulls(known | stated)
         if checkpoint.config.get(FORCES_BOS) and "bos_token_id" in fields:
             fields.setdefault("forced_bos_token_id", fields["bos_token_id"])
         return fields, "config.json"
@@ -68,15 +71,8 @@ def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _class_ids(checkpoint: Checkpoint) -> dict[str, int]:
-    """Return the default ids of the config's class, except ids beyond the vocabulary, which no text contains."""
-    size = vocabulary_size(checkpoint)
-    ids = {name: getattr(class_config(checkpoint.model_type), name, None) for name in CLASS_IDS}
-    return {name: value for name, value in ids.items() if isinstance(value, int) and value < size}
-
-
 def vocabulary_size(checkpoint: Checkpoint) -> int:
-    """The number of tokens in the vocabulary; 0 if the config's `vocab_size` is not an integer."""
+    """Return the number of tokens in the vocabulary; 0 if the config's `vocab_size` is not an integer."""
     size = checkpoint.config.get("vocab_size")
     size = class_config(checkpoint.model_type).vocab_size if size is None else size
     return size if isinstance(size, int) else 0

@@ -157,10 +157,10 @@ class Comparison:
     device: Device
     precision: Precision
     formats: Formats
-    tried: tuple[Mapping[str, Any], ...]
-    provider: str
-    figures: Mapping[Runtime, Figures]
-    refusal: str
+    tried: tuple[Mapping[str, Any], ...] = ()
+    provider: str = ""
+    figures: Mapping[Runtime, Figures] = field(default_factory=dict)
+    refusal: str = ""
     data: DataFigures = field(default_factory=dict)
 
     @property
@@ -224,19 +224,18 @@ class Gate:
         all `runtimes` are within the limits, or if the figures on the user's data are too low.
         """
         plan = self.plan
-        precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, plan.names_runtime)
+        allowed = limits(plan.built[device], plan.max_drop, plan.names_runtime)
         tried: list[Mapping[str, Any]] = []
         for formats in plan.formats(device):
             if tried:
                 write(plan, self.version, device, runtimes, formats)
-            provider, measured, refusal = self._by_provider(device, runtimes, allowed)
-            beyond = next((each for each in measured.items() if failures(each[1], allowed)), None)
+            compared = self._compared(device, runtimes, formats, allowed)
+            beyond = next((each for each in compared.figures.items() if failures(each[1], allowed)), None)
             if beyond is None:
-                compared = Comparison(device, precision, formats, tuple(tried), provider, measured, refusal)
-                return replace(compared, data=self.measure_data(compared))
+                return replace(compared, tried=tuple(tried), data=self.measure_data(compared))
             runtime, figures = beyond
             tried.append({**formats.as_json(), "runtime": runtime, "agreement": round(figures.forced.agreement, 6)})
-        judge(f"The {precision} engine for {device.upper()} ({runtime})", figures, allowed)
+        judge(f"The {compared.precision} engine for {device.upper()} ({runtime})", figures, allowed)
         raise AssertionError("figures with failures are judged")
 
     def attempt(self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats) -> Comparison | None:
@@ -245,30 +244,28 @@ class Gate:
         Returns None if one of `runtimes` is beyond the limits, or if its figures on the user's data are too low.
         """
         plan = self.plan
-        precision, allowed = plan.built[device], limits(plan.built[device], plan.max_drop, plan.names_runtime)
+        allowed = limits(plan.built[device], plan.max_drop, plan.names_runtime)
         write(plan, self.version, device, runtimes, formats)
         try:
-            provider, measured, refusal = self._by_provider(device, runtimes, allowed)
-            if any(failures(figures, allowed) for figures in measured.values()):
+            compared = self._compared(device, runtimes, formats, allowed)
+            if any(failures(figures, allowed) for figures in compared.figures.values()):
                 return None
-            compared = Comparison(device, precision, formats, (), provider, measured, refusal)
             return replace(compared, data=self.measure_data(compared))
         except VerificationFailed:
             return None
 
-    def _by_provider(
-        self, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits
-    ) -> tuple[str, dict[Runtime, Figures], str]:
-        """Return the provider that ran the files, the figures, and why files for GPUs could not run without a GPU."""
+    def _compared(self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats, allowed: Limits) -> Comparison:
+        """Return the figures, the provider that ran the files, and why files for GPUs could not run without a GPU."""
+        made = Comparison(device, self.plan.built[device], formats)
         for provider in PROVIDERS[device]:
             try:
-                return provider, self._figures(device, runtimes, allowed, provider), ""
+                return replace(made, provider=provider, figures=self._figures(device, runtimes, allowed, provider))
             except ProviderMissing:
                 if provider == PROVIDERS[device][-1]:
                     raise
             except ModelRefused as refusal:
                 if provider != PROVIDERS[device][0]:
-                    return provider, {}, refusal.message
+                    return replace(made, provider=provider, refusal=refusal.message)
                 raise VerificationFailed(
                     f"The {device.upper()}'s engine can't run here: {refusal.message}.", refusal.fix
                 ) from refusal

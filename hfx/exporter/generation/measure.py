@@ -350,7 +350,8 @@ def measure_greedy(engine: Engine, reference: Reference, settings: Settings, alo
     same = ties = 0
     for index, (expected, completion) in enumerate(zip(reference.greedy, completions, strict=True)):
         same += completion.ids == expected
-        place = _parting(expected, completion.ids)
+        pairs = zip(expected, completion.ids, strict=False)
+        place = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
         if place is not None:
             ties += is_tie(reference.positions[index], place, expected[place], completion.ids[place], margin)
     return Whole(len(completions), same / len(completions), ties / len(completions), again, variant)
@@ -393,8 +394,3 @@ def _completions(engine: Engine, requests: Sequence[Request]) -> list[Event]:
     """Return the best completion of each request; all requests are submitted at once."""
     handles = [engine.submit(request) for request in requests]
     return [handle.result()[0] for handle in counted(handles, "texts")]
-
-
-def _parting(expected: Ids, actual: Ids) -> int | None:
-    """Return the first place where both have a token and the tokens differ; None if there is none."""
-    return next((i for i, (a, b) in enumerate(zip(expected, actual, strict=False)) if a != b), None)

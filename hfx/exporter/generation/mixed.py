@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,14 +39,10 @@ def compare(gate: Gate, device: Device, choice: CpuChoice) -> tuple[Comparison, 
         return _search(gate, device, choice, refusal)
 
 
-def final(plan: GeneratorPlan, searches: Mapping[Device, Search]) -> GeneratorPlan:
-    """Return the plan with the precisions of the engines that are published."""
-    return replace(plan, built=plan.built | {device: search.precision for device, search in searches.items()})
-
-
 def _search(
     gate: Gate, device: Device, choice: CpuChoice, refusal: VerificationFailed
 ) -> tuple[Comparison, CpuChoice, Search]:
+    """Return the engine to publish. Raises VerificationFailed if the gate refuses the fp32 engine, too."""
     began, plan = time.monotonic(), gate.plan
     runtimes: tuple[Runtime, ...] = tuple(dict.fromkeys((choice.runtime, RESERVE)))
     formats, levels = plan.formats(device)[-1], weight_levels()
@@ -70,7 +65,9 @@ def _search(
         record = replace(record, speedup=_speedup(plan, gate.version / device, choice.runtime))
     if found is None or not record.pays:
         record = record.exact(plan.cpu_runtime)
-        found, choice = _exact(gate, device, choice, record)
+        exact = replace(gate, plan=replace(plan, built=plan.built | {device: record.precision}))
+        write(exact.plan, gate.version, device, (RESERVE,))
+        found, choice = exact.compare_all(device, replace(choice, runtime=RESERVE))
     return found, choice, replace(record, seconds=round(time.monotonic() - began, 1))
 
 
@@ -84,10 +81,3 @@ def _speedup(plan: GeneratorPlan, folder: Path, runtime: Runtime) -> float:
         shutil.rmtree(exact, ignore_errors=True)
         release_memory()
     return float(f"{times[EXACT] / times['mixed']:.3g}")
-
-
-def _exact(gate: Gate, device: Device, choice: CpuChoice, record: Search) -> tuple[Comparison, CpuChoice]:
-    """Write and compare the fp32 engine. Raises VerificationFailed if the gate refuses it."""
-    exact = replace(gate, plan=final(gate.plan, {device: record}))
-    write(exact.plan, gate.version, device, (RESERVE,))
-    return exact.compare_all(device, replace(choice, runtime=RESERVE))

@@ -50,7 +50,8 @@ def choose(plan: GeneratorPlan, version: Path, device: Device) -> CpuChoice:
     if read_spec(folder).runtime != NATIVE:
         return CpuChoice("onnxruntime")
     try:
-        _answer_one(plan, folder)
+        with _engine(plan, folder, NATIVE) as engine:
+            _answer(plan, engine)
         return CpuChoice("native")
     except EngineError as error:
         reason = last_line(error, folder)
@@ -62,12 +63,6 @@ def choose(plan: GeneratorPlan, version: Path, device: Device) -> CpuChoice:
         release_memory()
     write(plan, version, device, ("onnxruntime",))
     return CpuChoice("onnxruntime", refused={NATIVE: reason})
-
-
-def _answer_one(plan: GeneratorPlan, folder: Path) -> None:
-    """Run one request on native operators. Raises EngineError."""
-    with _engine(plan, folder, NATIVE) as engine:
-        _answer(plan, engine)
 
 
 def seconds_of(plan: GeneratorPlan, folders: Mapping[str, tuple[Path, Runtime]]) -> dict[str, float]:

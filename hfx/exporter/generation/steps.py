@@ -37,7 +37,7 @@ from hfx.exporter.generation.reference import (
 )
 from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.labelled_data import LabelledData, read_data
-from hfx.exporter.mixed_precision import SEARCH, Search
+from hfx.exporter.mixed_precision import SEARCH, Precision
 from hfx.exporter.model_files import copy_files
 from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.runtime import CpuChoice, Runtime
@@ -63,7 +63,7 @@ class GeneratorArtefacts(Artefacts):
     reference: Reference | None = None  # answer_in_torch
     recorded: Recorded | None = None  # answer_in_torch
     data: tuple[DataReference, ...] = ()  # answer_in_torch
-    searches: dict[Device, Search] = field(default_factory=dict)  # compare_engines: after the gate has refused formats
+    built: dict[Device, Precision] = field(default_factory=dict)  # compare_engines: the precisions that passed
 
     def first_spec(self, plan: GeneratorPlan) -> EngineSpec:
         """Return the engine.json of the first device."""
@@ -163,10 +163,11 @@ def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
         each.file: {"metric": plan.kind.metric_name, "rows": len(each.data.targets), "torch": each.torch}
         for each in artefacts.data
     }
-    parity, formats, chosen, searches = dict(artefacts.parity), {}, dict(artefacts.chosen), dict[Device, Search]()
+    parity, formats, chosen, built = dict(artefacts.parity), {}, dict(artefacts.chosen), dict[Device, Precision]()
+    record = plan.searched
     for device in plan.built:
         compared, chosen[device], search = mixed.compare(comparer, device, chosen[device])
-        searches |= {device: search} if search else {}
+        built[device], record = compared.precision, record or search
         folders.write_stream_configs(plan, artefacts.version.parent, chosen)
         # Texts are compared for the runtime that serves only: its reserve turns ids into text by the same code.
         texts = _same_texts(plan, artefacts, compared) if compared.served else None
@@ -174,11 +175,10 @@ def compare_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
         for number, (runtime, values) in enumerate(compared.data.items()):
             for file, value in values.items():
                 data[file][f"{device} {runtime}" if number else device] = value
-    search = next(iter(searches.values()), plan.searched)
-    choices = {**artefacts.choices, "formats": formats, **({SEARCH: search.as_json()} if search else {})}
+    choices = {**artefacts.choices, "formats": formats, **({SEARCH: record.as_json()} if record else {})}
     if data:
         parity["data"] = data
-    return replace(artefacts, parity=parity, chosen=chosen, choices=choices, searches=searches)
+    return replace(artefacts, parity=parity, chosen=chosen, choices=choices, built=built)
 
 
 def _same_texts(plan: GeneratorPlan, artefacts: GeneratorArtefacts, compared: gate.Comparison) -> dict[str, Any]:
@@ -220,7 +220,9 @@ def seal_model(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorA
         "minimum_onnxruntime": spec.minimum_onnxruntime,
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-    return seal(mixed.final(plan, artefacts.searches), replace(artefacts, choices=choices), spec.files.decoder[1])
+    return seal(
+        replace(plan, built=artefacts.built or plan.built), replace(artefacts, choices=choices), spec.files.decoder[1]
+    )
 
 
 STEPS: tuple[Step[GeneratorPlan, GeneratorArtefacts], ...] = (

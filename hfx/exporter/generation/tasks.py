@@ -10,7 +10,7 @@ from typing import Literal
 
 from hfx import names
 from hfx.errors import UsageError
-from hfx.exporter.config_file import read_json
+from hfx.exporter.config_file import TOKENIZER_CONFIG, read_optional_json
 from hfx.exporter.encoder.checkpoint.module_list import LOGIT_SCORE, module_kinds
 from hfx.exporter.encoder.checkpoint.sentence_transformers import is_embedder
 from hfx.exporter.encoder.kinds.kind import Answer, share_equal
@@ -137,17 +137,10 @@ def _inferred(checkpoint: Checkpoint, kind: Kind) -> Task:
         return Task.TRANSLATION
     if _summarizes(checkpoint):
         return Task.SUMMARIZATION
-    return Task.TRANSLATION if _has_languages(checkpoint) else Task.TEXT2TEXT_GENERATION
-
-
-def _has_languages(checkpoint: Checkpoint) -> bool:
-    """Return whether the tokenizer is one of mBART's tokenizers, which have a token for each language.
-
-    They are the default for the model type mbart.
-    """
-    file = checkpoint.folder / "tokenizer_config.json"
-    config = read_json(file) if file.is_file() else {}
-    return checkpoint.model_type == "mbart" and str(config.get("tokenizer_class", "MBart")).startswith("MBart")
+    # mBART's tokenizers, the default of its model type, have a token for each language.
+    tokenizer = read_optional_json(checkpoint.folder / TOKENIZER_CONFIG).get("tokenizer_class", "MBart")
+    has_languages = checkpoint.model_type == "mbart" and str(tokenizer).startswith("MBart")
+    return Task.TRANSLATION if has_languages else Task.TEXT2TEXT_GENERATION
 
 
 def _summarizes(checkpoint: Checkpoint) -> bool:
