@@ -91,7 +91,7 @@ class Commands:
                         self._reload(name)
 
     def _is_copied(self, name: str) -> bool:
-        """Whether a model that did not load has got other files, which have not changed for STILL_SECONDS."""
+        """Return whether a model that did not load has got other files, which have not changed for STILL_SECONDS."""
         seen = self._incomplete.get(name)
         if seen is None:
             return False

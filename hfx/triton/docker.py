@@ -65,6 +65,8 @@ class DockerServer(Server):
     def command(self) -> list[str]:
         """Return the `docker run` line. Docker chooses a port in place of each 0."""
         names = select_models(self.repository, self.models)
+        # The user of this process, who can read the files, but not root.
+        user = f"{os.getuid()}:{os.getgid()}" if os.getuid() else UNPRIVILEGED
         ports = (
             (f"{self.inner_host}:{self.ports.http}", HTTP),
             (f"{self.host}:{self.ports.grpc}", GRPC),
@@ -72,7 +74,7 @@ class DockerServer(Server):
         )
         return [
             *("docker", "run", "--rm", "--name", self.container),
-            *("--user", _user(), "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+            *("--user", user, "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
             *("--shm-size", SHARED_MEMORY, "--ulimit", f"stack={process.STACK_BYTES}"),
             *(("--gpus", "all") if self.device == "gpu" else ()),
             *(part for outer, inner in ports for part in ("--publish", f"{outer}:{inner}")),
@@ -100,7 +102,7 @@ class DockerServer(Server):
         self._rotation = LogRotation(self.log)
 
     def deaths(self) -> list[Death]:
-        """The death of the container, if it has ended. Deaths inside the container are visible only to probes."""
+        """Return the death of the container, if it has ended. Deaths inside it are visible only to probes."""
         code = None if self._process is None else self._process.poll()
         return [] if code is None else [Death((), f"the container ended by itself ({exit_reason(code)})")]
 
@@ -162,11 +164,6 @@ class DockerServer(Server):
         finally:
             self._process = None
             subprocess.run(["docker", "rm", "--force", self.container], capture_output=True, check=False)
-
-
-def _user() -> str:
-    """Return the user and group of this process, who can read the files; UNPRIVILEGED if the user is root."""
-    return f"{os.getuid()}:{os.getgid()}" if os.getuid() else UNPRIVILEGED
 
 
 def _mount(source: Path, name: str) -> str:

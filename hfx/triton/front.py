@@ -192,11 +192,12 @@ class Front:
                 if self._stopping.is_set():
                     return "is stopping"
                 descriptor = control.fileno()  # of the same number in the process
+                inherited = self._settings.listener, self._settings.scraper, self._settings.background
                 self._process = running = spawn(
                     ends_with_parent((sys.executable, "-P", "-m", "hfx.front")),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,  # its stderr is ours: the access log, and what goes wrong
-                    pass_fds=[each for each in (descriptor, *_descriptors(self._settings)) if each is not None],
+                    pass_fds=[each for each in (descriptor, *inherited) if each is not None],
                 )
                 self._control = own
                 self._send_state()
@@ -213,7 +214,8 @@ class Front:
         patience, silences, computed = START_SECONDS, 0, 0.0
         while True:
             readable, _, _ = select.select([control], [], [], patience)
-            before, computed = computed, _cpu_seconds(running.pid)
+            process = read_process(running.pid)
+            before, computed = computed, process.cpu_seconds if process else 0.0
             if not readable:
                 silences += 1
                 if computed - before > BUSY * patience and silences < MOST_SILENCES and self._started.is_set():
@@ -231,20 +233,11 @@ class Front:
             patience, silences = SILENCE_SECONDS, 0
 
 
-def _descriptors(settings: Settings) -> tuple[int | None, ...]:
-    return settings.listener, settings.scraper, settings.background
-
-
 def _send(process: subprocess.Popen[bytes], settings: Settings) -> None:
     """Write the settings to the standard input of a front, and close it."""
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as stream:  # a front that has ended gets nothing
         stream.write(settings.to_json().encode())
-
-
-def _cpu_seconds(pid: int) -> float:
-    process = read_process(pid)
-    return process.cpu_seconds if process else 0.0
 
 
 def _check_packages() -> None:

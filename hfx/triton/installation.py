@@ -46,7 +46,7 @@ class Installation:
     risk: str = ""
 
     def hfx_onnxruntime(self, device: str) -> str | None:
-        """The name of hfx's onnxruntime backend for hfx's encoders; None if NVIDIA's backend runs them.
+        """Return the name of hfx's onnxruntime backend for hfx's encoders; None if NVIDIA's backend runs them.
 
         On CPUs, hfx's backend is preferred even if NVIDIA's is there, because it has native operators and pads less
         (docs/benchmarks-encoder.md).
@@ -99,7 +99,14 @@ def find_on_path() -> Installation:
         )
     backends = _backends(Path(found))
     release = os.environ.get(RELEASE_VARIABLE, "")
-    risk = security_warning(release) if release else _unknown(found)
+    risk = (
+        security_warning(release)
+        if release
+        else (
+            f"The release of {found} is not known ({RELEASE_VARIABLE} is not set); those before {MINIMUM_SECURE} have "
+            "vulnerabilities."
+        )
+    )
     return Installation(Path(found), dict(os.environ), backends, backends / PYTHON / STUB, release=release, risk=risk)
 
 
@@ -116,13 +123,6 @@ def _backends(binary: Path) -> Path:
     raise ServerError(
         f"{binary} has no Python backend: there is no {PYTHON}/{LIBRARY} in {' or '.join(map(str, candidates))}.",
         f"Name the folder of its backends by the variable {BACKENDS_VARIABLE}.",
-    )
-
-
-def _unknown(binary: str) -> str:
-    return (
-        f"The release of {binary} is not known ({RELEASE_VARIABLE} is not set); those before {MINIMUM_SECURE} have "
-        "vulnerabilities."
     )
 
 

@@ -37,15 +37,15 @@ class Instances:
         self._serving = {instance: pids[-1] for instance, pids in process.stubs(group).items()}
 
     def deaths(self) -> list[Death]:
-        """The deaths of processes that should serve."""
+        """Return the deaths of processes that should serve."""
         return [_death(name, pid) for name, pid in list(self._serving.items()) if not self._runs(pid)]
 
     def run_beside(self, models: Collection[str]) -> bool:
-        """Whether a process of a model other than `models` runs."""
+        """Return whether a process of a model other than `models` runs."""
         return any(model_of(name) not in models and self._runs(pid) for name, pid in list(self._serving.items()))
 
     def have_no_open_request(self, models: Collection[str], folder: Path) -> bool:
-        """Whether no process of `models` has an open request according to its file in `folder`.
+        """Return whether no process of `models` has an open request according to its file in `folder`.
 
         Return False if a process has no such file.
         """
@@ -53,7 +53,7 @@ class Instances:
         return all(count.exists() and not any(count.read_bytes()) for count in counts)
 
     def all_answered(self, models: Collection[str], folder: Path) -> bool:
-        """Whether no running process has an open request according to its file in `folder`.
+        """Return whether no running process has an open request according to its file in `folder`.
 
         This includes processes that were replaced. A process of `models` without such a file must have ended: a
         stopping server ends it when its requests are answered.
@@ -146,7 +146,7 @@ class LoadedModels:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """A context in which no other thread replaces models. Raises ServerError after `close`."""
+        """Return a context in which no other thread replaces models. Raises ServerError after `close`."""
         with self._changing:
             if self._closed:
                 raise ServerError("The server has been stopped.")
@@ -168,14 +168,14 @@ class LoadedModels:
             self._changing.release()
 
     def deaths(self) -> list[Death]:
-        """The deaths of processes, with their reasons.
+        """Return the deaths of processes, with their reasons.
 
         Triton never restarts a stub that died, and continues to report the model as ready.
         """
         return [Death((), self._unsettled)] if self._unsettled else self._instances.deaths()
 
     def all_answered(self, by_triton: bool) -> bool:
-        """Whether no request is open; False if that can't be known.
+        """Return whether no request is open; False if that can't be known.
 
         `by_triton` says that Triton itself has counted no open request. Then only the requests that a stopping Triton
         does not count are checked; otherwise, all requests are.
@@ -189,7 +189,7 @@ class LoadedModels:
     # Models that died
 
     def can_swap(self, models: Sequence[str]) -> bool:
-        """Whether `models` can be replaced while the others serve, without leaving a request that never ends.
+        """Return whether `models` can be replaced while the others serve, without leaving a request that never ends.
 
         When a process dies, the requests inside a model that answers later, such as streams, never end (Triton 2.51).
         """
@@ -200,7 +200,7 @@ class LoadedModels:
         return self._instances.have_no_open_request(later, self.folder / OPEN_REQUESTS)
 
     def others_serve(self, models: Sequence[str]) -> bool:
-        """Whether a process of a model other than `models` runs."""
+        """Return whether a process of a model other than `models` runs."""
         return self._instances.run_beside(models)
 
     def swap(self, models: Sequence[str]) -> None:
@@ -226,15 +226,15 @@ class LoadedModels:
     # Models that are published again
 
     def served(self) -> list[str]:
-        """The sorted names of the models that are served, without the members of others."""
+        """Return the sorted names of the models that are served, without the members of others."""
         return sorted({*entry_points(self._served.http_url), *self.residency.unloaded})
 
     def published(self, name: str) -> bytes:
-        """The text of the manifest of `name` in the repository; empty for a model without one."""
+        """Return the text of the manifest of `name` in the repository; empty for a model without one."""
         return manifest_text(self.repository, name)
 
     def changed(self) -> list[str]:
-        """The published models that differ from the served ones.
+        """Return the published models that differ from the served ones.
 
         New models are included, unless the names are limited.
         """

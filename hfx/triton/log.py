@@ -136,11 +136,11 @@ class ServerLog:
         return reasons
 
     def has_given_up(self) -> bool:
-        """Whether the server has decided to end. By then, all reasons are in the log."""
+        """Return whether the server has decided to end. By then, all reasons are in the log."""
         return any(GIVEN_UP.search(line) for line in self.text.splitlines())
 
     def has_stopped(self) -> bool:
-        """Whether STOPPED was logged more than FLUSH_SECONDS ago.
+        """Return whether STOPPED was logged more than FLUSH_SECONDS ago.
 
         Since then, Triton waits only for idle connections.
         """
@@ -150,15 +150,15 @@ class ServerLog:
         return self._stopped_at is not None and time.monotonic() - self._stopped_at > FLUSH_SECONDS
 
     def is_unloading(self) -> bool:
-        """Whether a stopping server takes no more requests, and has none in flight that it counts."""
+        """Return whether a stopping server takes no more requests, and has none in flight that it counts."""
         return UNLOADING in self.text
 
     def is_stopping(self) -> bool:
-        """Whether the server takes no more requests. It may still count connections without a request as open."""
+        """Return whether the server takes no more requests. It may still count idle connections as open."""
         return self.is_unloading() or WAITING.search(self.text) is not None
 
     def is_idle(self) -> bool:
-        """Whether no request was in flight when a stopping server last counted them."""
+        """Return whether no request was in flight when a stopping server last counted them."""
         requests, models = IN_FLIGHT.findall(self.text), LIVE_MODELS.findall(self.text)
         has_streams = len(models) > 1 and models[-1] != "0"  # the first count is before any model has been unloaded
         return requests[-1:] == ["0"] and not has_streams

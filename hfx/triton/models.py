@@ -166,13 +166,13 @@ def check_gpu(repository: Path, names: Iterable[str]) -> None:
 
 
 def answers_later(folder: Path, device: str) -> bool:
-    """Whether requests of the model in `folder` may be open after its `execute` has returned, as for a generator."""
+    """Return whether requests of the model in `folder` may be open after its `execute`, as for a generator."""
     config = read_config(config_path(folder, device))
     return bool(config.model_transaction_policy.decoupled) or "engine" in config.parameters
 
 
 def may_hang(folder: Path, device: str) -> bool:
-    """Whether requests of the model in `folder` may never end when its process dies (Triton 2.51).
+    """Return whether requests of the model in `folder` may never end when its process dies (Triton 2.51).
 
     This applies to generators, and to tokenizing steps and nets of hfx's onnxruntime backend in Python, which may hang
     with large requests. In a bundle, such a net is a Python model.
@@ -185,7 +185,7 @@ def may_hang(folder: Path, device: str) -> bool:
 
 
 def is_ensemble(folder: Path) -> bool:
-    """Whether the model in `folder` is an ensemble, which only calls other models."""
+    """Return whether the model in `folder` is an ensemble, which only calls other models."""
     return bool(read_config(folder / CONFIG).ensemble_scheduling.step)
 
 
@@ -240,7 +240,13 @@ def copy_models(repository: Path, names: Iterable[str], target: Path) -> None:
 def _copy_folder(source: Path, target: Path, copies: dict[tuple[int, int], Path]) -> None:
     """Copy a model's folder. `copies` has the copies of files with several links, by device and inode."""
     entries = sorted(Path(entry.path) for entry in os.scandir(source) if entry.name != BYTECODE)
-    files = [_regular(entry) for entry in entries if not _is_folder(entry)]
+    files = [entry for entry in entries if not _is_folder(entry)]
+    for file in files:
+        if not file.is_file():
+            raise RepositoryError(
+                f"{file} is neither a file nor a folder (a broken link, or a link to a folder).",
+                "Replace it by what it stands for.",
+            )
     has_python = any(file.suffix == ".py" for file in files)
     if any(map(_is_linked, files)) and not any(map(_is_folder, entries)) and not has_python:
         # The folder is linked, not its files: ONNX Runtime and OpenVINO refuse external data if a link leads out of the
@@ -268,7 +274,7 @@ def _copy_folder(source: Path, target: Path, copies: dict[tuple[int, int], Path]
 
 
 def _is_linked(file: Path) -> bool:
-    """Whether the server reads `file` through a link, as it does for large files on a read-only file system.
+    """Return whether the server reads `file` through a link, as it does for large files on a read-only file system.
 
     Images and volumes may be mounted in this way. A copy would take memory, as /tmp of a container is often a tmpfs.
     """
@@ -277,15 +283,6 @@ def _is_linked(file: Path) -> bool:
 
 def _is_folder(entry: Path) -> bool:
     return entry.is_dir() and not entry.is_symlink()
-
-
-def _regular(entry: Path) -> Path:
-    if entry.is_file():
-        return entry
-    raise RepositoryError(
-        f"{entry} is neither a file nor a folder (a broken link, or a link to a folder).",
-        "Replace it by what it stands for.",
-    )
 
 
 def _copy_file(source: Path, target: Path) -> None:
@@ -346,6 +343,6 @@ def _states(folders: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
 
 
 def _is_recent(states: Mapping[Path, tuple[int, ...]]) -> bool:
-    """Whether a file was written within SETTLED_SECONDS."""
+    """Return whether a file was written within SETTLED_SECONDS."""
     now = time.time_ns()
     return any(0 <= now - state[2] < SETTLED_SECONDS * 1e9 for state in states.values())

@@ -100,7 +100,7 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def is_running(pid: int, group: int) -> bool:
-    """Whether `pid` still runs in `group` (a killed child that its parent has not waited for does not run)."""
+    """Return whether `pid` still runs in `group` (a killed child that its parent has not waited for does not run)."""
     process = read_process(pid)
     return process is not None and process.group == group and process.stat[0] not in "ZX"
 
@@ -135,7 +135,7 @@ def ending(pid: int) -> str:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether the process `pid` itself listens for TCP connections at `port`."""
+    """Return whether the process `pid` itself listens for TCP connections at `port`."""
     try:
         inodes = [inode for name in ("tcp", "tcp6") for inode in _listening(Path(f"/proc/{pid}/net/{name}"), port)]
         own = {_link(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}

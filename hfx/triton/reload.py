@@ -91,7 +91,7 @@ class Served:
         return sum(file.stat().st_size for file in (self.repository / folder).rglob("*") if file.is_file())
 
     def folders(self) -> list[Path]:
-        """The folders of all models."""
+        """Return the folders of all models that Triton reads."""
         return model_folders(self.repository)
 
     def with_members(self, folders: Iterable[str]) -> set[str]:

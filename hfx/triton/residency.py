@@ -13,13 +13,13 @@ import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 from hfx.errors import ServerError, UsageError
 from hfx.names import MEMBER_SUFFIXES
 from hfx.repository import models
 from hfx.triton import process
 from hfx.triton.liveness import call, connect
+from hfx.triton.liveness.probe import model_path
 from hfx.triton.reload import Served
 
 # How long an unload waits for requests that Triton still holds, and for requests over gRPC, which the front doesn't
@@ -44,7 +44,7 @@ class Residency:
         self._bytes: dict[str, int] = {}  # by folder, as measured when it was loaded last
 
     def names(self) -> list[str]:
-        """The sorted names of the models that callers can name, without their members."""
+        """Return the sorted names of the models that callers can name, without their members."""
         if not self._folders:
             names = {entry.name for entry in models(self._served.repository)}
             names -= {name + end for name in names for end in MEMBER_SUFFIXES}
@@ -52,16 +52,16 @@ class Residency:
         return [*self._folders]
 
     def loaded_folders(self) -> set[str]:
-        """The folders of all models in memory."""
+        """Return the folders of all models in memory."""
         return self._folders_of({*self.names()} - self.unloaded)
 
     def own_folders(self, name: str) -> list[str]:
-        """The folders of `name` that no model in memory needs, the entry point last."""
+        """Return the folders of `name` that no model in memory needs, the entry point last."""
         others = self._folders_of({*self.names()} - self.unloaded - {name})
         return [folder for folder in self._folders[name] if folder not in others]
 
     def to_load(self) -> Collection[str]:
-        """The names of the folders that Triton loads when it starts, or a * for all."""
+        """Return the names of the folders that Triton loads when it starts, or a * for all."""
         return sorted(self.loaded_folders()) if self.unloaded else ("*",)
 
     def bytes_of(self, folders: Collection[str]) -> int:
@@ -129,12 +129,9 @@ class Residency:
 
         Raises ServerError.
         """
-        path = f"/v2/models/{quote(name, safe='')}"
+        url = self._served.http_url + model_path(name)
         try:
-            texts = {
-                end: call(f"{self._served.http_url}{path}{end}", timeout=self._served.timeout).decode()
-                for end in DESCRIPTIONS
-            }
+            texts = {end: call(url + end, timeout=self._served.timeout).decode() for end in DESCRIPTIONS}
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"Triton does not describe {name}: {error}.") from error
         self._described[name] = texts

@@ -96,10 +96,10 @@ class Server(ABC):
 
     @abstractmethod
     def deaths(self) -> list[Death]:
-        """The deaths of the server's processes, with their reasons."""
+        """Return the deaths of the server's processes, with their reasons."""
 
     def fault(self) -> str:
-        """The reasons of `deaths` on one line; an empty string while all processes run."""
+        """Return the reasons of `deaths` on one line; an empty string while all processes run."""
         return "; ".join(death.reason for death in self.deaths())
 
     @property
@@ -160,7 +160,7 @@ def contact(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens at `host`."""
+    """Return whether only this machine can reach a server that listens at `host`."""
     return ipaddress.ip_address(host).is_loopback
 
 
@@ -213,7 +213,7 @@ def bind(host: str, port: int, use: str, listening: bool = True) -> socket.socke
 
 
 def port_taken(use: str, host: str, port: int, reason: str) -> ServerError:
-    """The error for a port that can't be listened at."""
+    """Return the error for a port that can't be listened at."""
     return ServerError(
         f"Can't listen on {host}:{port}: {reason}.",
         f"Stop the program that uses it, or choose another port with {OPTIONS[use]} (0: a free one).",
@@ -224,7 +224,7 @@ def port_taken(use: str, host: str, port: int, reason: str) -> ServerError:
 
 
 def is_ready(http_url: str) -> bool:
-    """Whether the server reports that all of its models are ready."""
+    """Return whether the server reports that all of its models are ready."""
     try:
         call(f"{http_url}/v2/health/ready")
     except (OSError, http.client.HTTPException):

@@ -170,7 +170,7 @@ class SilenceWatch:
         threading.Thread(target=self._run, name="silence", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop reporting."""
+        """Stop watching, and report nothing further."""
         self._stopped.set()
 
     def _run(self) -> None:

@@ -130,7 +130,7 @@ class TritonProcess(Server):
         return self.loaded.revision
 
     def stubs(self) -> dict[str, list[int]]:
-        """The live Python processes: model instance (e.g. `NAME_tokenize_0_0`) -> pids."""
+        """Return the live Python processes: model instance (e.g. `NAME_tokenize_0_0`) -> pids."""
         return process.stubs(self.pid)
 
     def statistics(self) -> dict[str, dict[str, Any]]:
@@ -141,7 +141,7 @@ class TritonProcess(Server):
         return statistics(self.http_url)
 
     def deaths(self) -> list[Death]:
-        """The deaths of the server's processes, with their reasons."""
+        """Return the deaths of the server's processes, with their reasons."""
         code = self._running().poll()
         if code is not None:
             return [Death((), process.server_death(code))]
@@ -285,7 +285,8 @@ class TritonProcess(Server):
         if not is_serving:
             code = running.poll()
             end(running, grace=0)
-            raise self._failure(log, code)
+            paths = {str(self.folder / "repository"): str(self.repository)}  # the server's path -> the user's
+            raise start_failure(log, asdict(self.ports), paths, code, str(self.installation.backends))
         self._process = running
         self.loaded.begin(self.pid)
 
@@ -300,11 +301,6 @@ class TritonProcess(Server):
             return is_ready(self.http_url) and process.listens(running.pid, self.ports.metrics)
 
         return wait_until_ready(log, is_serving, has_failed, self.timeout, progress)
-
-    def _failure(self, log: ServerLog, code: int | None) -> Exception:
-        """Return the error for a start that failed, from the log."""
-        paths = {str(self.folder / "repository"): str(self.repository)}  # the server's path -> the user's
-        return start_failure(log, asdict(self.ports), paths, code, str(self.installation.backends))
 
     def _command(self) -> list[str]:
         ports = self.ports

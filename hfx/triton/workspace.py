@@ -125,7 +125,7 @@ def _sweep_one(lock: Path) -> None:
 
 
 def _is_free(descriptor: int, patience: float = 0.0) -> bool:
-    """Whether the lock becomes free within `patience` seconds. If so, this process holds it afterwards."""
+    """Return whether the lock becomes free within `patience` seconds. If so, this process holds it afterwards."""
     deadline = time.monotonic() + patience
     while True:
         try:

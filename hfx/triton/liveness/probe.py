@@ -70,29 +70,22 @@ def _probe(config: Mapping[str, Any]) -> Probe:
     name = config["name"]
     engine = config.get("parameters", {}).get("engine", {}).get("string_value", "")  # set in a generator's relay
     workers = tuple(_steps(config)) or (name, *filter(None, [engine]))
-    decoupled = config.get("model_transaction_policy", {}).get("decoupled")
-    path, body = ("generate", _generate(config)) if decoupled else ("infer", _infer(config))
+    if config.get("model_transaction_policy", {}).get("decoupled"):  # this endpoint adds shapes and types by itself
+        path = "generate"
+        body = {tensor["name"]: data[0] if len(data) == 1 else data for tensor, data in _values(config)}
+    else:
+        path, batch = "infer", [1] if config.get("max_batch_size") else []
+        inputs = [
+            {
+                "name": tensor["name"],
+                "shape": [*batch, *_shape(tensor)],
+                "datatype": "BYTES" if tensor["data_type"] == "TYPE_STRING" else "INT32",
+                "data": data,
+            }
+            for tensor, data in _values(config)
+        ]
+        body = {"inputs": inputs}
     return Probe(name, f"{model_path(name)}/{path}", json.dumps(body).encode(), workers)
-
-
-def _generate(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body for the generate endpoint, which adds shapes and types by itself."""
-    values = {tensor["name"]: data for tensor, data in _values(config)}
-    return {name: data[0] if len(data) == 1 else data for name, data in values.items()}
-
-
-def _infer(config: Mapping[str, Any]) -> dict[str, Any]:
-    batch = [1] if config.get("max_batch_size") else []
-    inputs = [
-        {
-            "name": tensor["name"],
-            "shape": [*batch, *_shape(tensor)],
-            "datatype": "BYTES" if tensor["data_type"] == "TYPE_STRING" else "INT32",
-            "data": data,
-        }
-        for tensor, data in _values(config)
-    ]
-    return {"inputs": inputs}
 
 
 def _values(config: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[Any]]]:
@@ -156,7 +149,7 @@ class Progress:
     at: float
 
     def beyond(self, before: Progress) -> bool:
-        """Whether anything was done since `before`."""
+        """Return whether anything was done since `before`."""
         worked = self.cpu_seconds - before.cpu_seconds
         return self.counts != before.counts or worked > BUSY_SHARE * (self.at - before.at)
 
