@@ -107,7 +107,7 @@ def test_the_user_may_accept_more_tokens_but_not_other_ones_in_another_batch() -
     assert failures(figures(forced={"agreement": 0.95}), lax) == []
     assert failures(figures(greedy={"batch_variants": 1}), lax)
     assert failures(figures(greedy={"batch_variants": 1}), limits("fp32", None))
-    assert failures(figures(greedy={"batch_variants": 1}), limits("fp32", None, same_in_any_batch=False)) == []
+    assert failures(figures(greedy={"batch_variants": 1}), limits("fp32", None, named=True)) == []
     assert failures(figures(greedy={"same": 0.96}), limits("fp32", 0.05)) == []
     assert limits("int8", 0.0).agreement == 1.0
 
