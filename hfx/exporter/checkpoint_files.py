@@ -157,7 +157,7 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether `folder` has a file by which `find_weights` finds the weights."""
+    """Return whether `folder` has a file by which `find_weights` finds the weights."""
     return any((folder / name).is_file() for name in (SAFE_WEIGHTS, SAFE_INDEX, PICKLED_WEIGHTS, PICKLED_INDEX))
 
 

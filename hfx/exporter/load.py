@@ -169,7 +169,7 @@ def first_lines(error: BaseException) -> str:
 
 @contextmanager
 def _load_errors(checkpoint: Checkpoint, auto_class: str) -> Iterator[None]:
-    """A context that turns errors of transformers into those of hfx: a config or file may fail anywhere in it."""
+    """Turn errors of transformers in a block into those of hfx: a config or file may fail anywhere in it."""
     try:
         yield
     except SourceError:

@@ -112,7 +112,7 @@ class Plan:
         return self.cpu_runtime != "auto"
 
     def searches(self, device: Device) -> bool:
-        """Whether the export searches for another file for `device` if the gate refuses the one in its precision."""
+        """Return whether the export searches for another file for `device` if the gate refuses its own."""
         return self.built[device] in FINER and not self.strict and self.searched is None
 
     def details(self) -> dict[str, object]:

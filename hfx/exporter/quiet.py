@@ -15,7 +15,7 @@ LOGGERS = ("optimum", "transformers", "torch.onnx")
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """A context in which torch, transformers and optimum write errors only, and no progress bars."""
+    """Return a context in which torch, transformers and optimum write errors only, and no progress bars."""
     from transformers.utils import logging as transformers_logging
 
     levels = {name: logging.getLogger(name).level for name in LOGGERS}

@@ -86,7 +86,7 @@ class Candidate(Protocol):
 
     @property
     def path(self) -> Path:
-        """The ONNX file."""
+        """The ONNX file of the net."""
 
     def backend_config(self, threads: int) -> dict[str, Any]:
         """Return the part of a model configuration that opens the session."""
@@ -183,7 +183,7 @@ class Timer:
         return times
 
     def _depends_on_batch(self, session: Any) -> bool:
-        """Whether the outputs of the first row of a batch differ in any bit from those of the row alone."""
+        """Return whether the outputs of the first row of a batch differ in any bit from those of the row alone."""
         outputs = [each.name for each in session.outputs]
         for rows, width in ((rows, min(width, self.max_length)) for rows, width in COMPARED_SHAPES):
             alone, batch = (session.run(self._feed(count, width), outputs) for count in (1, rows))

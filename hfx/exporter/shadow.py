@@ -164,7 +164,9 @@ def rows(pair: ServedAnswer, scalars: frozenset[str]) -> Iterator[tuple[Request,
         for row in range(min(MOST_ROWS, *(len(array) for array in answered.values()))):
             request = {name: tensors.plain_values(array[row : row + 1]) for name, array in inputs.items()}
             found = plain_answer({name: array[row : row + 1] for name, array in answered.items()}, scalars)
-            yield _own(request), {name: _only(name, value) for name, value in found.items()}
+            if isinstance(text := found.get(names.TEXT_OUTPUT), list):  # a generator's text is in a list
+                found = {**found, names.TEXT_OUTPUT: text[0]}
+            yield _own(request), found
         return
     events = [json.loads(line.removeprefix(tensors.EVENT)) for line in answer.decode().splitlines() if line.strip()]
     if any("error" in event for event in events):
@@ -177,11 +179,6 @@ def _own(request: Mapping[str, Any]) -> Request:
     if names.CANCEL_REQUEST in request:
         raise Skipped("refused")
     return {name: value for name, value in request.items() if name not in TRANSPORT}
-
-
-def _only(name: str, value: Any) -> Any:
-    """Return a generator's text itself, which is in a list in Triton's tensors; any other value unchanged."""
-    return value[0] if name == names.TEXT_OUTPUT and isinstance(value, list) else value
 
 
 def _head(length: int | None) -> dict[str, str]:

@@ -65,7 +65,7 @@ def model_file(folder: Path) -> Path | None:
 
 
 def _begins_once(tokenizer: Any, folder: Path) -> bool:
-    """Whether SentencePiece's space is put only before the first word of a text, and not after special tokens (Llama).
+    """Return whether SentencePiece's space is put only before the first word of a text (Llama).
 
     Version 4 of transformers also put it after special tokens, unless tokenizer_config.json said that `legacy` is
     false.

@@ -128,7 +128,7 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
 
 
 def _spells_bytes(folder: Path, config: dict[str, Any]) -> bool:
-    """Whether the tokenizer works on bytes and needs no files."""
+    """Return whether the tokenizer works on bytes and needs no files."""
     file = folder / TOKENIZER_CONFIG
     stated = read_json(file) if file.is_file() else config
     return bool(stated.get("tokenizer_class") == WITHOUT_FILES)

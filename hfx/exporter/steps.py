@@ -122,5 +122,5 @@ def publish_folders(plan: Plan, artefacts: A) -> A:
 
 
 def _minimum(plan: Plan) -> str:
-    """The oldest Triton release that can serve the model."""
+    """Return the oldest Triton release that can serve the model."""
     return for_generators(plan.release).tag if plan.kind.task in GENERATION_TASKS else plan.release.tag

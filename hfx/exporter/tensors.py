@@ -79,7 +79,7 @@ class CheckpointTensors:
                 self._refuse_integers(name)
 
     def differ(self, name: str, *others: str) -> bool:
-        """Whether `name` is stored and differs in its values from the first of `others` that is stored."""
+        """Return whether `name` is stored and differs in its values from the first of `others` that is stored."""
         other = next((each for each in others if each in self._stored), None)
         if name not in self._stored or other is None:
             return False

@@ -94,7 +94,7 @@ def _wants_code(file: Path) -> CheckpointUnsafe:
 
 
 def _is_known(tokenizer_class: str) -> bool:
-    """Whether transformers itself has the class; if not, version 5 reads tokenizer.json in a generic way."""
+    """Return whether transformers itself has the class; if not, version 5 reads tokenizer.json in a generic way."""
     import transformers
 
     return any(hasattr(transformers, tokenizer_class + ending) for ending in ("", "Fast"))

@@ -178,7 +178,8 @@ def _compare(checkpoint: Checkpoint, tokenizer: Any, file: Path) -> None:
     ids, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
     ids |= {symbol: ids[character] for symbol, character in stand_ins(model).items() if character in ids}
     otherwise = pieces_read_otherwise(tokenizer, model, ids, file.parent)
-    scores = _scores(tokenizer)
+    read_by = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    scores = dict(read_by["vocab"]) if read_by["type"] == "Unigram" else {}
     for text, pieces in zip(texts, by_library, strict=True):
         expected = [ids.get(piece, unknown) for piece in pieces]
         read = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
@@ -192,14 +193,8 @@ def _compare(checkpoint: Checkpoint, tokenizer: Any, file: Path) -> None:
             )
 
 
-def _scores(tokenizer: Any) -> dict[str, float]:
-    """Return the scores of the pieces if the model is a unigram model; none for other models."""
-    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    return dict(model["vocab"]) if model["type"] == "Unigram" else {}
-
-
 def _is_tie(read: Sequence[str], expected: Sequence[str], scores: Mapping[str, float]) -> bool:
-    """Whether both are best splits of one text, such as w, ww and ww, w for `www`. The library adds up in float32."""
+    """Return whether both are best splits of one text, such as w, ww and ww, w for `www`, by sums in float32."""
     if not scores or "".join(read) != "".join(expected):
         return False
     totals = (sum(scores.get(piece, 0.0) for piece in pieces) for pieces in (read, expected))

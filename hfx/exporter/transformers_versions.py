@@ -56,12 +56,12 @@ def _parsed(version: object) -> Version:
 
 
 def written_by_4(config: Mapping[str, Any]) -> bool:
-    """Whether the config.json `config` was written by transformers 4 or older."""
+    """Return whether the config.json `config` was written by transformers 4 or older."""
     return writer(config) < (5, 0)
 
 
 def bad_words_at_start(config: Mapping[str, Any]) -> bool:
-    """Whether a bad word may begin with the first token of the prompt."""
+    """Return whether a bad word may begin with the first token of the prompt."""
     return writer(config) >= (5, 18)
 
 
@@ -211,7 +211,7 @@ def fill_unset(settings: Any) -> None:
 
 
 def cleans_up(tokenizer: Any, checkpoint: Checkpoint) -> bool:
-    """Whether decoded texts of `tokenizer` lose the spaces before punctuation."""
+    """Return whether decoded texts of `tokenizer` lose the spaces before punctuation."""
     if not tokenizer.clean_up_tokenization_spaces:
         return False
     byte_pairs = type(tokenizer.backend_tokenizer.model).__name__ == "BPE"
@@ -219,7 +219,7 @@ def cleans_up(tokenizer: Any, checkpoint: Checkpoint) -> bool:
 
 
 def gives_types(tokenizer: Any, checkpoint: Checkpoint) -> bool:
-    """Whether `tokenizer` gives token types, which tell the texts of a pair apart; if not, all token types are 0."""
+    """Return whether `tokenizer` gives token types, which tell the texts of a pair apart; if not, all are 0."""
     config = read_optional_json(checkpoint.folder / TOKENIZER_CONFIG)
     by_4 = written_by_4(checkpoint.config) and WRITTEN_BY_5 not in config and config.get("model_input_names") is None
     return TOKEN_TYPE_IDS in tokenizer.model_input_names or (by_4 and type(tokenizer).__name__ in TYPES_BY_4)

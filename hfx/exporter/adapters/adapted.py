@@ -105,7 +105,7 @@ ADAPTED: tuple[type[Adapted], ...] = (Adapted, AdaptedFloats)
 
 
 def _changes_nothing(model: Any, path: str, inputs: tuple[str, ...]) -> bool:
-    """Whether the outputs of `model` are the same, to the bit, without the weight of the layer at `path`."""
+    """Return whether the outputs of `model` are the same, to the bit, without the weight of the layer at `path`."""
     import torch
 
     feed = dict(zip(inputs, example(model, inputs, *TRACED), strict=True))

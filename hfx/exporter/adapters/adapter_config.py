@@ -96,7 +96,7 @@ class AdapterConfig:
         return self._alpha_of(module) / (math.sqrt(rank) if self.rslora else rank)
 
     def stores(self, parameter: str) -> bool:
-        """Whether `modules_to_save` has peft store `parameter` whole.
+        """Return whether `modules_to_save` has peft store `parameter` whole.
 
         As in peft, a name applies to every module whose path ends with it, even in the middle of a word:
         `classifier` applies to `pre_classifier` too.

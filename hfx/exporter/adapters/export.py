@@ -52,7 +52,7 @@ class AdapterSet:
     options: ExportOptions
 
     def describe(self) -> dict[str, object]:
-        """Return what `--dry-run` prints."""
+        """Return the entries that `--dry-run` prints about the adapters."""
         return {
             "backbone": self.backbone.id,
             "adapters": [
@@ -194,7 +194,7 @@ def _export(chosen: AdapterSet, adapter: Adapter, published: list[Donor], gate: 
 
 
 def _makes(plan: EncoderPlan, rooms: Rooms, donor: Donor) -> bool:
-    """Whether the plan would make the donor's net again, byte for byte."""
+    """Return whether the plan would make the donor's net again, byte for byte."""
     stated = donor.manifest.choices
     made = stated.get("kind"), stated.get("graph"), donor.record["max_length"]
     wanted = str(plan.kind.name), plan.graph, plan.max_length

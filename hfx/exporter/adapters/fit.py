@@ -56,7 +56,7 @@ class TaskModel:
 
 @contextmanager
 def transformers_errors(backbone: Checkpoint, subject: str) -> Iterator[None]:
-    """A context in which any error of transformers and peft becomes CheckpointCorrupt, whose message says `subject`."""
+    """Turn any error of transformers and peft in a block into CheckpointCorrupt, whose message says `subject`."""
     try:
         with quiet_libraries():
             yield

@@ -107,7 +107,7 @@ def find_adapters(folder: Path) -> dict[str, Path]:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether `folder` holds an adapter of peft (read_adapter), and not a whole checkpoint (read_head)."""
+    """Return whether `folder` holds an adapter of peft (read_adapter), and not a whole checkpoint (read_head)."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
@@ -143,7 +143,12 @@ def read_adapter(name: str, folder: Path) -> Adapter:
         module: _product(file, module, names, tensors, shapes, settings) for module, names in sorted(factors.items())
     }
     saved = {path: tensors.parameter(stored, *shapes[stored]).read() for path, stored in sorted(parameters.items())}
-    _require_stored(file, saved, settings)
+    if settings.stored_modules and not saved:
+        raise CheckpointCorrupt(
+            f"{file} has no parameter of {' or '.join(settings.stored_modules)}, which {settings.file.name} says are "
+            "stored whole (modules_to_save, or task_type).",
+            f"Save {WEIGHTS} and {ADAPTER_CONFIG} together again.",
+        )
     return Adapter(name, folder, settings.task_type, products, saved, config, settings)
 
 
@@ -257,13 +262,3 @@ def _product(
 
 def _refuse_rank(file: Path, module: str, reason: str) -> NoReturn:
     raise CheckpointCorrupt(f"{file}: {reason} ({module}).", f"Save {WEIGHTS} and {ADAPTER_CONFIG} together again.")
-
-
-def _require_stored(file: Path, saved: Mapping[str, FloatArray], settings: AdapterConfig) -> None:
-    """Raise CheckpointCorrupt if the file has none of the modules that are stored whole, such as the classifier."""
-    if settings.stored_modules and not saved:
-        raise CheckpointCorrupt(
-            f"{file} has no parameter of {' or '.join(settings.stored_modules)}, which {settings.file.name} says are "
-            "stored whole (modules_to_save, or task_type).",
-            f"Save {WEIGHTS} and {ADAPTER_CONFIG} together again.",
-        )

@@ -41,7 +41,8 @@ class AdaptedProducts:
         first, paths = parts[0], [self._path(rows.view, part) for part in parts]
         if not any(map(self._is_adapted, paths)):
             return []
-        if not _has_rows(rows.view, first.x):
+        texts = rows.view.shapes.get(PADDED + INPUT_IDS, ())[:1]
+        if not texts or rows.view.shapes.get(first.x, ())[:1] != texts:
             return self._refuse(paths, "is computed once for all texts of a batch")
         if first.factor:
             return rows.gated(parts, out)
@@ -88,12 +89,6 @@ class AdaptedProducts:
 
     def _operator(self, name: str) -> str:
         return INT8 + name if self.layout.int8 else name
-
-
-def _has_rows(view: GraphView, tensor: str) -> bool:
-    """Whether the first dimension of a tensor is that of the texts."""
-    rows = view.shapes.get(PADDED + INPUT_IDS, ())[:1]
-    return bool(rows) and view.shapes.get(tensor, ())[:1] == rows
 
 
 def _without_numbers(path: str) -> list[str]:

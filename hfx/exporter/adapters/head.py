@@ -19,6 +19,7 @@ from hfx.exporter.quiet import quiet_libraries
 from hfx.exporter.source import Checkpoint, open_checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 
+BUFFERS = ("position_ids", "num_batches_tracked")  # ends of the names of stored tensors that are no parameters
 TASK_OF_CLASS = (("ForSequenceClassification", SEQ_CLS), ("ForTokenClassification", TOKEN_CLS))
 
 
@@ -49,7 +50,7 @@ def read_head(name: str, folder: Path, backbone: Checkpoint) -> Adapter:
             ALONE,
         )
     shared_names = {head.of_base[path] for path in shared if path in head.of_base}
-    own = [stored for stored in head.shapes if stored not in shared_names and not _is_buffer(stored)]
+    own = [stored for stored in head.shapes if stored not in shared_names and not stored.endswith(BUFFERS)]
     saved = {current(stored): head.tensors.parameter(stored, *head.shapes[stored]).read() for stored in sorted(own)}
     return Adapter(name, checkpoint.folder, _task_type(checkpoint), {}, saved, checkpoint.config, None)
 
@@ -71,7 +72,7 @@ class _Stored:
 
     @cached_property
     def tensors(self) -> CheckpointTensors:
-        """All tensors."""
+        """The tensors, by which values are read."""
         return CheckpointTensors(self.checkpoint)
 
     @cached_property
@@ -97,7 +98,7 @@ class _Stored:
 
 
 def _equal(base: _Stored, head: _Stored, path: str) -> bool:
-    """Whether both checkpoints have the tensor `path` of the base model, with equal values."""
+    """Return whether both checkpoints have the tensor `path` of the base model, with equal values."""
     if path not in head.of_base:
         return False
     ours, theirs = base.of_base[path], head.of_base[path]
@@ -106,10 +107,6 @@ def _equal(base: _Stored, head: _Stored, path: str) -> bool:
     one = base.tensors.parameter(ours, *base.shapes[ours])
     two = head.tensors.parameter(theirs, *head.shapes[theirs])
     return all(np.array_equal(a, b) for a, b in zip(one.chunks(), two.chunks(), strict=True))
-
-
-def _is_buffer(name: str) -> bool:
-    return name.endswith(("position_ids", "num_batches_tracked"))
 
 
 def _task_type(checkpoint: Checkpoint) -> str:

@@ -105,7 +105,7 @@ class AdapterPart:
 
     @contextmanager
     def on_backbone(self, model: torch.nn.Module) -> Iterator[None]:
-        """A context in which the adapted layers of the merged `model` have the backbone's own weights."""
+        """Return a context in which the adapted layers of the merged `model` have the backbone's own weights."""
         import torch
 
         own = self._own_model(model)
@@ -173,7 +173,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def same_versions(donor: Donor) -> bool:
-    """Whether this installation would make the donor's net again, byte for byte."""
+    """Return whether this installation would make the donor's net again, byte for byte."""
     return dict(donor.manifest.versions) == versions(VERSIONED)
 
 

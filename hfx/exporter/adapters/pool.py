@@ -69,7 +69,7 @@ class Place:
 
     @property
     def size(self) -> int:
-        """The number of floats."""
+        """The number of floats of all parts."""
         return sum(self.sizes)
 
     def parts(self, slot: Matrix) -> list[Matrix]:
@@ -94,7 +94,7 @@ class Rooms:
         ranks, outputs = dict[str, int](), dict[str, int]()
         for each in products:
             for path, pair in each.items():
-                ranks[path] = max(ranks.get(path, LEAST_RANK), _power_of_two(pair.rank))
+                ranks[path] = max(ranks.get(path, LEAST_RANK), 1 << max(0, pair.rank - 1).bit_length())
         for head in heads:
             for path, count in head.items():
                 room = count if count == 1 else -(-count // LABELS_STEP) * LABELS_STEP
@@ -137,7 +137,7 @@ class Layout:
         )
 
     def has(self, rooms: Rooms) -> bool:
-        """Whether the places have just these rooms."""
+        """Return whether the places have just these rooms."""
         without = {*self.unused, *self.refused}
         return self.rooms.without(without) == rooms.without(without)
 
@@ -225,10 +225,6 @@ def _write_int8(rows: Matrix, part: Matrix) -> Matrix:
     values, scale = int8_rows(rows, LEVELS)
     part.view(np.int8)[: values.size] = values.ravel()
     return scale
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, number - 1).bit_length()
 
 
 def parts_of(layout: Layout, rooms: Rooms, parts: Sequence[tuple[str, int]], inputs: int) -> dict[str, int] | None:

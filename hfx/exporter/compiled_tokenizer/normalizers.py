@@ -73,7 +73,9 @@ def _parts(spec: dict[str, Any]) -> Iterator[Part]:
     elif kind in ("NFC", "NFD", "NFKC", "NFKD"):
         yield characters.decomposition(f"{kind[:-1]}D")
         yield _order()
-        yield from [_compose()] if kind.endswith("C") else []
+        if kind.endswith("C"):
+            classes = blocks(characters.combining_classes())
+            yield Kind.COMPOSE, (*classes, characters.compositions()), 0, 0
     elif kind in ("Lowercase", "StripAccents", "Nmt"):
         yield char_map(_library(spec))
     elif kind in OTHERS:
@@ -116,20 +118,12 @@ def _order() -> Step:
     return Kind.ORDER, blocks(characters.combining_classes()), 0, 0
 
 
-def _compose() -> Step:
-    return Kind.COMPOSE, (*blocks(characters.combining_classes()), characters.compositions()), 0, 0
-
-
 def _strip(spec: dict[str, Any]) -> Part:
     from tokenizers import pre_tokenizers
 
     sides = spec["strip_left"] * 1 + spec["strip_right"] * 2
     spaces = 1 - characters.kept(pre_tokenizers.WhitespaceSplit())
     return Kind.STRIP, blocks(spaces), sides, 0
-
-
-def _prepend(spec: dict[str, Any]) -> Part:
-    return Kind.PREPEND, (spec["prepend"].encode(),), 0, 0
 
 
 def _replace(spec: dict[str, Any]) -> Part:
@@ -173,7 +167,7 @@ def _precompiled(spec: dict[str, Any]) -> Part:
 
 OTHERS: dict[str, Callable[[dict[str, Any]], Part]] = {
     "Strip": _strip,
-    "Prepend": _prepend,
+    "Prepend": lambda spec: (Kind.PREPEND, (spec["prepend"].encode(),), 0, 0),
     "Replace": _replace,
     "Precompiled": _precompiled,
 }

@@ -37,7 +37,7 @@ def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request) -> bool:
-    """Whether a request has any tokens and, for fill-mask, a mask that is not truncated.
+    """Return whether a request has any tokens and, for fill-mask, a mask that is not truncated.
 
     Other requests would be refused, so the caller leaves them out.
 

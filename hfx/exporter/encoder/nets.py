@@ -39,7 +39,7 @@ class EncoderArtefacts(Artefacts):
     answered: dict[str, tuple[LabelledData, Reference]] = field(default_factory=dict)  # answer_data_in_torch
 
     def net_folder(self, plan: EncoderPlan) -> Path:
-        """The version folder of NAME_net."""
+        """Return the version folder of NAME_net."""
         return self.staging.root / (plan.name + names.NET_SUFFIX) / "1"
 
     def timer(self, plan: EncoderPlan) -> Timer:

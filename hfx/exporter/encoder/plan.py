@@ -86,6 +86,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
     kind = found.read(checkpoint, options)
     common = common_fields(checkpoint, options, ENCODERS)
     built: Mapping[Device, Precision] = common["built"]
+    chosen: dict[Device, tuple[Any, ...]] = {"cpu": (options.cpu_runtime, options.cpu_math), "gpu": ()}
     if checkpoint.model_type == STATIC and built.get("cpu") in FINER:
         raise UsageError(
             f"{checkpoint.id} looks vectors up in a table: int8 would make nothing faster.",
@@ -97,19 +98,13 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         **common,
         kind=kind,
         exporter=options.exporter,
-        variants=_variants(options, built),
+        variants={device: offered(device, precision, *chosen[device]) for device, precision in built.items()},
         graph="optimum" if options.exporter == "optimum" else "traced",
         max_batch_size=_max_batch_size(options.max_batch_size, kind.most_rows(checkpoint.config, max_length)),
         max_length=max_length,
         widths=widths_up_to(max_length, kind.own_widths),
         notes=kind.notes(checkpoint, options),
     )
-
-
-def _variants(options: ExportOptions, built: Mapping[Device, Precision]) -> dict[Device, tuple[Variant, ...]]:
-    """Return the variants that are tried on each device. Raises UsageError if this machine has none."""
-    chosen: dict[Device, tuple[Any, ...]] = {"cpu": (options.cpu_runtime, options.cpu_math), "gpu": ()}
-    return {device: offered(device, precision, *chosen[device]) for device, precision in built.items()}
 
 
 def _check_exporter(exporter: Exporter) -> None:

@@ -48,7 +48,7 @@ def with_compiled(artefacts: EncoderArtefacts, compiled: Compiled) -> EncoderArt
 
 
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Build the float32 graph."""
+    """Build the float32 graph that all variants are written from."""
     return with_graph(plan, artefacts)
 
 
@@ -91,7 +91,7 @@ def measure_on_data(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
 
 
 def seal_net(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Write the manifest."""
+    """Write the manifest of the nets that are published."""
     variants = {VARIANTS: {device: net.variant.name for device, net in artefacts.nets.items()}}
     sealed = replace(artefacts, choices={**artefacts.choices, **variants})
     return seal(artefacts.published(plan), sealed, next(iter(artefacts.nets.values())).path)

@@ -105,7 +105,7 @@ class LateInteraction:
         return max(self.query.length, self.query.least, self.document.length)
 
     def sees_nothing(self, reach: int) -> bool:
-        """Whether the last filler token of an empty query attends to no token at all.
+        """Return whether the last filler token of an empty query attends to no token at all.
 
         A token attends to `reach` others on each side, but to fillers only if the query `attends` to them.
         """
@@ -143,7 +143,7 @@ class LateInteraction:
 
 
 def is_late_interaction(folder: Path) -> bool:
-    """Whether the checkpoint in `folder` is a ColBERT of any of the three libraries."""
+    """Return whether the checkpoint in `folder` is a ColBERT of any of the three libraries."""
     if not _has_modules(folder):
         return _is_stanford(folder)
     kinds = module_kinds(folder)
@@ -161,7 +161,7 @@ def _is_stanford(folder: Path) -> bool:
 
 
 def _has_modules(folder: Path) -> bool:
-    """Whether modules.json is about the transformer in `folder` itself, not about a copy in a subfolder."""
+    """Return whether modules.json is about the transformer in `folder` itself, not about a copy in a subfolder."""
     return [path for _, path in read_modules(folder)][:1] == [""]
 
 

@@ -41,7 +41,7 @@ def query_table(folder: Path) -> str:
 
 
 def is_static(folder: Path) -> bool:
-    """Whether the first module of the checkpoint in `folder` is a table of embeddings."""
+    """Return whether the first module of the checkpoint in `folder` is a table of embeddings."""
     return module_kinds(folder)[:1] == [STATIC]
 
 

@@ -99,12 +99,12 @@ def read_pooling(folder: Path, tokens: bool = False) -> Pooling:
 
 
 def is_sparse_encoder(folder: Path) -> bool:
-    """Whether the checkpoint in `folder` makes vectors of a masked language model's logits (SPLADE)."""
+    """Return whether the checkpoint in `folder` makes vectors of a masked language model's logits (SPLADE)."""
     return SPLADE in module_kinds(folder)
 
 
 def is_embedder(folder: Path) -> bool:
-    """Whether the checkpoint in `folder` pools its token embeddings to a vector, and gives no scores."""
+    """Return whether the checkpoint in `folder` pools its token embeddings to a vector, and gives no scores."""
     is_ranker = read_optional_json(folder / LIBRARY_CONFIG).get("model_type") == CROSS_ENCODER
     kinds = module_kinds(folder)
     return (kinds[:1] == [STATIC] or kinds[:2] == ["Transformer", "Pooling"]) and not is_ranker
@@ -248,7 +248,7 @@ def read_max_length(folder: Path) -> int | None:
 
 
 def is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint in `folder`, with this config.json, was saved by sentence-transformers' CrossEncoder."""
+    """Return whether sentence-transformers' CrossEncoder saved the checkpoint in `folder`, with this config.json."""
     library = read_optional_json(folder / LIBRARY_CONFIG)
     return library.get("model_type") == CROSS_ENCODER or _activation_path(folder, config) is not None
 
@@ -328,7 +328,7 @@ def refuse_messages(folder: Path) -> None:
 
 
 def _sets_template(settings: Any) -> bool:
-    """Whether `processing_kwargs` set nothing but known variables of a chat template."""
+    """Return whether `processing_kwargs` set nothing but known variables of a chat template."""
     if not isinstance(settings, dict) or not all(isinstance(each, dict) for each in settings.values()):
         return False
     template = settings.get("chat_template", {})

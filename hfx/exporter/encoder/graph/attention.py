@@ -88,7 +88,7 @@ def _mixed(graph: GraphView, softmax: onnx.NodeProto) -> tuple[str, str] | None:
 
 
 def _fit(graph: GraphView, scores: _Scores, values: str, out: str) -> bool:
-    """Whether all sizes are those of self-attention, with a head size that the operators support."""
+    """Return whether all sizes are those of self-attention, with a head size that the operators support."""
     queries, keys = (graph.shapes[name] for name in scores.product.input)
     if len(queries) != len(BY_HEAD):
         return False
@@ -116,7 +116,7 @@ def _joined(graph: GraphView, name: str) -> onnx.NodeProto | None:
 
 
 def _serves(graph: GraphView, node: onnx.NodeProto, end: onnx.NodeProto | None) -> bool:
-    """Whether the outputs of `node` are used only to compute `end`."""
+    """Return whether the outputs of `node` are used only to compute `end`."""
     made = [name for name in node.output if name]
     readers = [graph.nodes[position] for name in made for position in graph.readers[name]]
     return not graph.kept.intersection(made) and all(r == end or _serves(graph, r, end) for r in readers)
@@ -142,7 +142,7 @@ def _unexpanded(graph: GraphView, name: str) -> str:
 
 
 def _broadcasts(shape: Shape, whole: Shape) -> bool:
-    """Whether `shape` broadcasts to the four dimensions of `whole`, and has the same size in the last dimension."""
+    """Return whether `shape` broadcasts to the four dimensions of `whole`, and has its size in the last dimension."""
     fits = all(size in (1, full) for size, full in zip(shape, whole, strict=False))
     return fits and len(shape) == len(whole) and shape[-1] == whole[-1]
 

@@ -32,7 +32,7 @@ CONTENT_TO_POSITION, POSITION_TO_CONTENT = "c2p", "p2c"  # query @ position key,
 
 @contextlib.contextmanager
 def as_operators(model: PreTrainedModel) -> Iterator[None]:
-    """A context in which each attention with relative positions of a DeBERTa model is traced as one operator node."""
+    """Make a trace in a block write each attention with relative positions of a DeBERTa model as one operator node."""
     encoders: list[Any] = [module for module in model.modules() if hasattr(module, "get_rel_embedding")]
     with contextlib.ExitStack() as stack, torch.no_grad():
         for encoder in encoders:
@@ -45,7 +45,7 @@ def as_operators(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _is_operator(attention: Any) -> bool:
-    """Whether the operator supports all position terms of the scores, and heads are not mixed."""
+    """Return whether the operator supports all position terms of the scores, and heads are not mixed."""
     terms, mixed = attention.pos_att_type, getattr(attention, "talking_head", False)
     known = 0 < len(terms) == len({CONTENT_TO_POSITION, POSITION_TO_CONTENT}.intersection(terms))
     return bool(attention.relative_attention and known and not mixed)

@@ -138,7 +138,8 @@ class _Fusion:
     def attention(self, found: FoundAttention) -> None:
         """Replace the node that joins the heads of an attention; the nodes before it are then no longer read."""
         parts, out = found.projections, found.out
-        matrices = [self._weight(part) for part in parts]
+        weights = [(numpy_helper.to_array(self.view.weights[part.weight]), part.transposed) for part in parts]
+        matrices = [weight.T if transposed else weight for weight, transposed in weights]
         zeros = (np.zeros(matrix.shape[1], np.float32) for matrix in matrices)
         biases = [z if part.bias is None else part.bias for part, z in zip(parts, zeros, strict=True)]
         # ONNX Runtime's kernel for CPUs reads a bias even if there is none (1.31.1).
@@ -195,10 +196,6 @@ class _Fusion:
             if len(shape) == RANK and shapes.get(other) in (shape, (1, *shape[1:])):
                 return [one, other], []
         return [], []
-
-    def _weight(self, linear: FoundLinear) -> Any:
-        weight = numpy_helper.to_array(self.view.weights[linear.weight])
-        return weight.T if linear.transposed else weight
 
     def _lengths(self) -> str:
         """Return the number of tokens of each row, at least 1, as softmax of no tokens is not a number."""
@@ -272,7 +269,9 @@ def _squeezed(view: GraphView, new: NodeList, node: onnx.NodeProto) -> str:
 
 
 def _has_fillers(model: onnx.ModelProto) -> bool:
-    """Whether the output are vectors of tokens, of which late interaction has some that no token attends to (mask -1).
+    """Return whether the output are vectors of tokens.
+
+    Late interaction has some that no token attends to (mask -1).
 
     In `Attention`, the output of a token beyond the row's length depends on the kernel.
     """
@@ -282,7 +281,7 @@ def _has_fillers(model: onnx.ModelProto) -> bool:
 
 
 def _fits(view: GraphView, found: FoundAttention) -> bool:
-    """Whether `Attention` computes a found attention."""
+    """Return whether `Attention` computes a found attention."""
     if not found.projections or found.rotation:
         return False
     rows, width, _ = view.shapes[found.out]

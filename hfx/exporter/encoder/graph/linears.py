@@ -65,7 +65,7 @@ def float_weights(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def is_transposed(node: onnx.NodeProto) -> bool:
-    """Whether a Gemm multiplies by the transposed weight."""
+    """Return whether a Gemm multiplies by the transposed weight."""
     return any(a.name == "transB" and a.i for a in node.attribute)
 
 
@@ -184,8 +184,8 @@ class GraphView:
 
     def reader(self, name: str, op: str) -> onnx.NodeProto | None:
         """Return the only node that reads a tensor, if there is only one and it is an `op`; else None."""
-        position = self._only_reader(name)
-        return self.nodes[position] if position is not None and self.nodes[position].op_type == op else None
+        nodes = [self.nodes[position] for position in self.readers[name]]
+        return nodes[0] if len(nodes) == 1 and name not in self.kept and nodes[0].op_type == op else None
 
     def scalar(self, name: str) -> float | None:
         """Return the value of a constant with one element; None for any other tensor."""
@@ -193,7 +193,7 @@ class GraphView:
         return float(self._value(name).reshape(())) if one else None
 
     def has_constant_bias(self, node: onnx.NodeProto) -> bool:
-        """Whether `node` adds nothing, or a constant for each output (as the third input of a Gemm)."""
+        """Return whether `node` adds nothing, or a constant for each output (as the third input of a Gemm)."""
         name = node.input[2] if len(node.input) > 2 else ""
         return not name or (name in self.floats and len(self.floats[name].dims) < 2)
 
@@ -220,10 +220,6 @@ class GraphView:
     def addend(self, linear: FoundLinear) -> str:
         """Return the name of the output of `linear` before its residual is added."""
         return str(next(n for n in self.nodes[linear.nodes[-1]].input if n != linear.residual))
-
-    def _only_reader(self, name: str) -> int | None:
-        positions = self.readers[name]
-        return positions[0] if len(positions) == 1 and name not in self.kept else None
 
     def _with_bias(self, linear: FoundLinear, outputs: int) -> FoundLinear:
         node = self.nodes[linear.nodes[0]]
@@ -268,8 +264,8 @@ class GraphView:
             inside.append(position)
             out = node.output[0]
             closed = all(reader in inside for name in values for reader in self.readers[name])
-            kind = _activation(value) if closed else None
-            if kind:
+            same = (k for k, f in ACTIVATIONS.items() if np.allclose(value, f(POINTS), rtol=0, atol=TOLERANCE))
+            if closed and (kind := next(same, None)):
                 return replace(linear, out=out, nodes=(*linear.nodes, *sorted(inside)), activation=kind)
             values[out] = value
         return None
@@ -286,7 +282,3 @@ class GraphView:
 
     def _value(self, name: str) -> NDArray[np.float32]:
         return numpy_helper.to_array(self.floats[name])
-
-
-def _activation(value: NDArray[np.float64]) -> Activation | None:
-    return next((k for k, f in ACTIVATIONS.items() if np.allclose(value, f(POINTS), rtol=0, atol=TOLERANCE)), None)

@@ -103,7 +103,7 @@ def sum_by_operators(model: onnx.ModelProto, mask: str) -> None:
 
 
 def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -> bool:
-    """Whether a node sums a tensor [rows, tokens, width] over the tokens."""
+    """Return whether a node sums a tensor [rows, tokens, width] over the tokens."""
     from onnx import numpy_helper
 
     if node.op_type != "ReduceSum" or len(node.input) < 2 or node.input[1] not in arrays:
@@ -113,7 +113,7 @@ def _sums_tokens(node: onnx.NodeProto, arrays: Mapping[str, onnx.TensorProto]) -
 
 
 def _is_column(name: str, made: Mapping[str, onnx.NodeProto], mask: str) -> bool:
-    """Whether the tensor `name` is `mask` [rows, tokens] reshaped to [rows, tokens, 1], in any type."""
+    """Return whether the tensor `name` is `mask` [rows, tokens] reshaped to [rows, tokens, 1], in any type."""
     axes = 0
     while name in made and made[name].op_type in ("Cast", "Unsqueeze"):
         axes += made[name].op_type == "Unsqueeze"

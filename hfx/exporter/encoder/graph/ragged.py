@@ -83,12 +83,6 @@ def _sequence_widths(front: NodeList, item_rank: int) -> tuple[str, str, str]:
     return flat, widest, most
 
 
-def _starts(front: NodeList, lengths: str) -> str:
-    """Return where sequences of these lengths begin in the flat tensor."""
-    ends = front.add("CumSum", [lengths, front.const("zero", 0)], "ends")
-    return front.add("Sub", [ends, lengths], "starts")
-
-
 def _gather_plan(front: NodeList, lengths: str, starts: str, widest: str) -> tuple[str, str]:
     """Return the index of each padded position in the flat tensor, and whether it is real: both [sequences, widest]."""
     column = front.add("Unsqueeze", [starts, front.const("axis1", [1])], "start_column")
@@ -115,7 +109,8 @@ def flatten_inputs(
     graph = model.graph
     front = NodeList(PREFIX)
     lengths, widest, most = _sequence_widths(front, item_rank)
-    starts = _starts(front, lengths)
+    ends = front.add("CumSum", [lengths, front.const("zero", 0)], "ends")
+    starts = front.add("Sub", [ends, lengths], "starts")
     computed = (lengths, starts, widest) if table is None else _documents(front, lengths, starts)
     index, real = _gather_plan(front, *computed)
     for value in graph.input:

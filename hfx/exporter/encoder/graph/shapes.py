@@ -37,8 +37,10 @@ class Measured:
 
 
 def measure(model: onnx.ModelProto) -> Measured:
-    """Run the main graph of `model` on two batches, and return what was measured."""
-    one, other = (_run(model, *batch) for batch in BATCHES)
+    """Run the main graph of `model` on two batches, and return what was measured. Large constants are zeros."""
+    small = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if is_small(each)}
+    feeds = [batch_of(model.graph, *batch) for batch in BATCHES]
+    one, other = (small | feed | run_without_weights(model, feed) for feed in feeds)
     shapes = {
         name: tuple(a if a == b else f"{a}, {b}" for a, b in zip(value.shape, other[name].shape, strict=True))
         for name, value in one.items()
@@ -46,13 +48,6 @@ def measure(model: onnx.ModelProto) -> Measured:
     few = {name: value for name, value in one.items() if value.dtype.kind == "i" and value.size <= MOST_INTEGERS}
     fixed = {name: tuple(value.ravel().tolist()) for name, value in few.items() if np.array_equal(value, other[name])}
     return Measured(shapes, fixed)
-
-
-def _run(model: onnx.ModelProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
-    """Return the inputs, small constants and results of the main graph for a batch; large constants are zeros."""
-    feed = batch_of(model.graph, rows, sequences, width)
-    small = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if is_small(each)}
-    return small | feed | run_without_weights(model, feed)
 
 
 def run_without_weights(
@@ -83,7 +78,7 @@ def run_without_weights(
 
 
 def is_small(tensor: onnx.TensorProto) -> bool:
-    """Whether run_without_weights() keeps the values of a constant."""
+    """Return whether run_without_weights() keeps the values of a constant."""
     return bool(tensor.ByteSize() <= LARGEST_CONSTANT)
 
 

@@ -165,7 +165,7 @@ def optimum_graph(model: PreTrainedModel, auto_class: str, opset: int) -> onnx.M
 
 @contextlib.contextmanager
 def traceable(model: PreTrainedModel, adapted: Collection[str] = ()) -> Iterator[None]:
-    """A context in which a trace of `model` computes what the model computes.
+    """Return a context in which a trace of `model` computes what the model computes.
 
     The layers at the paths `adapted` stay products of their own.
     """

@@ -62,7 +62,8 @@ class Classifier(EncoderKind):
         return compare(reference, answer)
 
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
-        return accuracy(answers, targets)
+        """Return the share of answers whose first label is the target."""
+        return fmean(a[names.LABEL][0] == target for a, target in zip(answers, targets, strict=True))
 
 
 def activation(config: Config) -> str:
@@ -84,8 +85,3 @@ def compare(reference: Answer, answer: Answer) -> Comparison:
     drift = abs(expected[best] - float(answer[names.SCORE][0]))
     tie = label != best and expected[best] - expected.get(label, float("-inf")) <= TIE
     return Comparison(label == best, drift, tie)
-
-
-def accuracy(answers: Sequence[Answer], targets: Sequence[str]) -> float:
-    """Return the share of answers whose first label is the target."""
-    return fmean(a[names.LABEL][0] == target for a, target in zip(answers, targets, strict=True))

@@ -104,7 +104,7 @@ class EncoderKind(ABC):
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
-        """Whether a checkpoint that is exported for the task is of this kind. KINDS are tried in order."""
+        """Return whether a checkpoint that is exported for the task is of this kind. KINDS are tried in order."""
         return True
 
     @classmethod
@@ -333,7 +333,7 @@ def omitted(*has: str) -> frozenset[str]:
 
 
 def names_labels(config: Config) -> bool:
-    """Whether labels have the names in id2label; transformers drops these if num_labels is another number."""
+    """Return whether labels have the names in id2label; transformers drops these if num_labels is another number."""
     names = config.get("id2label")
     return isinstance(names, dict) and len(names) > 0 and config.get("num_labels") in (None, len(names))
 

@@ -8,18 +8,9 @@ from typing import Any, ClassVar
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.encoder.kinds.classifier import accuracy, compare
-from hfx.exporter.encoder.kinds.kind import (
-    Answer,
-    Comparison,
-    Config,
-    EncoderKind,
-    Request,
-    Settings,
-    labels_of,
-    logits_of_labels,
-    names_labels,
-)
+from hfx.exporter.encoder.kinds.classifier import Classifier
+from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, labels_of, logits_of_labels, names_labels
+from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind, Task
 from hfx.repository.config_pbtxt import TensorSpec
@@ -29,20 +20,19 @@ SAMPLE_LABELS = ("good news", "sports", "a question", "politics", "food")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZeroShot(EncoderKind):
-    """A zero-shot classifier, which orders the labels of a request, best first."""
+class ZeroShot(Classifier):
+    """A zero-shot classifier, which orders the labels of a request, best first.
+
+    Answers have the form of a text classifier's, and compare like them.
+    """
 
     name: ClassVar[Kind] = Kind.ZERO_SHOT
     task: ClassVar[Task] = Task.ZERO_SHOT_CLASSIFICATION
-    architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
     item_rank: ClassVar[int] = 2
-    outputs: ClassVar[tuple[TensorSpec, ...]] = (
-        TensorSpec(names.LABEL, "TYPE_STRING", (-1,)),
-        TensorSpec(names.SCORE, "TYPE_FP32", (-1,)),
-    )
     postprocess_reads: ClassVar[tuple[str, ...]] = (names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL)
 
-    auto_class: str = "AutoModelForSequenceClassification"
+    def notes(self, checkpoint: Checkpoint, options: ExportOptions) -> tuple[str, ...]:
+        return ()
 
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
         """Return the NLI logits of each candidate label."""
@@ -74,12 +64,6 @@ class ZeroShot(EncoderKind):
         texts = [request[names.TEXT_INPUT]] * len(pairs)
         ids: list[list[int]] = tokenizer(texts, pairs, truncation="only_first", max_length=max_length)["input_ids"]
         return ids
-
-    def compare(self, reference: Answer, answer: Answer) -> Comparison:
-        return compare(reference, answer)
-
-    def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
-        return accuracy(answers, targets)
 
 
 def entailment_index(config: Config) -> int:
