@@ -142,7 +142,7 @@ def net_sha256(files: Mapping[str, FileEntry], graph: str) -> str:
 
 
 def is_config(path: str) -> bool:
-    """Whether the path FOLDER/… is a config.pbtxt, or a configuration in configs/."""
+    """Return whether the path FOLDER/… is a config.pbtxt, or a configuration in configs/."""
     return PurePosixPath(path).suffix == ".pbtxt"
 
 

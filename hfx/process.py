@@ -114,7 +114,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def exit_reason(code: int) -> str:
-    """How a process ended, from its return code."""
+    """Return how a process ended, from its return code."""
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -157,7 +157,7 @@ class JsonChild:
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Close the process's stdin."""
+        """Close the standard input of the process."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()

@@ -46,7 +46,7 @@ class LineFile:
             raise
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file that lines are read from."""
         self.file.close()
 
     def rows(self, columns: Collection[str] | None) -> Iterator[Row]:

@@ -45,7 +45,7 @@ class ParquetFile:
         self._ahead: tuple[tuple[int, Collection[str] | None], Iterator[Row]] | None = None  # rows after the last chunk
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file that rows are read from."""
         self._file.close()
 
     def chunk(self, chunk: Chunk, columns: Collection[str] | None) -> Iterator[Row]:
@@ -72,7 +72,7 @@ class ParquetFile:
             raise input_changed(self.source.name)
 
     def digest(self) -> str:
-        """The SHA-256 of the file."""
+        """Return the SHA-256 of the file."""
         self._file.seek(0)
         return hashlib.file_digest(cast(Any, self._file), "sha256").hexdigest()
 

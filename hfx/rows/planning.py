@@ -163,12 +163,12 @@ class TextBoundaries:
         self._open = False  # whether the last row continues after the block
 
     def ends(self, block: bytes, newlines: Offsets) -> Offsets:
-        """The positions where rows end."""
+        """Return the positions where rows end."""
         self._open = not block.endswith(b"\n")
         return newlines + 1
 
     def finish(self) -> bool:
-        """Whether a row is left."""
+        """Return whether a row is left."""
         return self._open
 
 
@@ -179,7 +179,7 @@ class JsonBoundaries:
         self._open = False  # whether the line in progress is not blank
 
     def ends(self, block: bytes, newlines: Offsets) -> Offsets:
-        """The positions where rows end."""
+        """Return the positions where rows end."""
         starts = np.concatenate(([0], newlines + 1))
         firsts = np.frombuffer(block + b"\n", np.uint8)[starts]
         is_row = np.ones(len(starts), bool)  # for each line, and for the bytes after the last line feed
@@ -192,7 +192,7 @@ class JsonBoundaries:
         return ends
 
     def finish(self) -> bool:
-        """Whether a row is left."""
+        """Return whether a row is left."""
         return self._open
 
 
@@ -214,7 +214,7 @@ class DelimitedBoundaries:
         self._length = 0  # the length of the row in progress
 
     def ends(self, block: bytes, newlines: Offsets) -> Offsets:
-        """The positions where rows end. Raises Irregular."""
+        """Return the positions where rows end. Raises Irregular."""
         content = np.frombuffer(self._last + block, np.uint8)  # offsets in it are greater by 1
         quotes = np.flatnonzero(content[1:] == ord('"')) if b'"' in block else newlines[:0]
         self._check_quotes(content, quotes)
@@ -227,7 +227,7 @@ class DelimitedBoundaries:
         return rows
 
     def finish(self) -> bool:
-        """Whether a row is left. Raises Irregular if its quotes are not closed."""
+        """Return whether a row is left. Raises Irregular if its quotes are not closed."""
         if self._inside:
             raise Irregular
         return self._open

@@ -81,5 +81,5 @@ def check_names(name: str, columns: Sequence[str], place: Place | None = None) -
 
 
 def input_changed(name: str) -> InputChanged:
-    """The error for the file `name`, which has changed since it was cut into chunks."""
+    """Return the error for the file `name`, which has changed since it was cut into chunks."""
     return InputChanged(f"{name}: it has changed since the job was planned.", "Restore the file, or start a new job.")

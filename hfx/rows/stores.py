@@ -21,7 +21,7 @@ WILDCARD = re.compile(r"[*\[]")  # `?` begins the options of a URI
 
 
 def is_uri(name: str) -> bool:
-    """Whether `name` has a scheme."""
+    """Return whether `name` has a scheme, such as s3."""
     return SCHEME.match(name) is not None
 
 
@@ -31,7 +31,7 @@ def path_of(name: str) -> str:
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a part of a relative path begins with `.` or `_`, such as _SUCCESS and _temporary."""
+    """Return whether a part of a relative path begins with `.` or `_`, such as _SUCCESS and _temporary."""
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 

@@ -99,7 +99,7 @@ def text_of(content: bytes, number: int = 0) -> str | UsageError:
 
 
 def is_too_long(content: bytes) -> bool:
-    """Whether these are the first bytes of a line that is longer than MAX_BYTES."""
+    """Return whether these are the first bytes of a line that is longer than MAX_BYTES."""
     return len(content) > MAX_BYTES and not content.endswith(b"\n")
 
 

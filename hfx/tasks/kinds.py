@@ -43,7 +43,7 @@ def kind_of(model: ModelMetadata, task: Task, choices: Mapping[str, Any] = NO_CH
 
 
 def is_late(model: ModelMetadata) -> bool:
-    """Whether a model ranks texts by the vectors of their tokens (ColBERT); the model may have any task or none."""
+    """Return whether a model of any task, or none, ranks texts by the vectors of their tokens (ColBERT)."""
     return (_recorded(model) or _of_vectors(model, [])) is Kind.LATE
 
 

@@ -65,17 +65,17 @@ class TaskView:
 
 
 def text_field(value: str) -> FormField:
-    """The field for the text of a request that has only one."""
+    """Return the field for the text of a request that has only one."""
     return FormField("inputs", "Text", "text", value=value, is_required=True)
 
 
 def output(name: str, kind: CellKind) -> Column:
-    """The column of an output without conversion."""
+    """Return the column of an output without conversion."""
     return Column(name, kind, lambda answer: answer[name])
 
 
 def json_output(name: str) -> Column:
-    """The column of an output that is converted to JSON."""
+    """Return the column of an output that is converted to JSON."""
     return Column(name, "json", lambda answer: compact(answer[name]))
 
 

@@ -32,13 +32,13 @@ PROBABILITY = "probability_"
 
 
 def _label_lines(answer: Answer) -> list[str]:
-    """All labels with their scores, on one line."""
+    """Return all labels with their scores, on one line."""
     pairs = zip(answer[names.LABEL], answer[names.SCORE], strict=True)
     return ["\t".join(f"{label} {shown_score(score)}" for label, score in pairs)]
 
 
 def _label_columns(labels: Sequence[str]) -> tuple[Column, ...]:
-    """The best label, its score, and a column for each label."""
+    """Return the best label, its score, and a column for each label."""
     return (
         Column(names.LABEL, "text", lambda answer: answer[names.LABEL][0]),
         Column(names.SCORE, "number", lambda answer: answer[names.SCORE][0]),
@@ -97,7 +97,7 @@ EMBEDDED = FormField(
 
 
 def _vector_lines(answer: Answer) -> list[str]:
-    """The first numbers of a text's vector, or the number and length of the vectors of tokens."""
+    """Return the first numbers of a text's vector, or the number and length of the vectors of tokens."""
     vector = answer[names.EMBEDDING]
     if vector and isinstance(vector[0], list):
         return [f"{len(vector)} vectors of {len(vector[0])} numbers (--json prints all)"]
@@ -130,7 +130,7 @@ NO_ANSWER = FormField(
 
 
 def _answer_lines(answer: Answer) -> list[str]:
-    """Each answer with its score and its place, on a line of its own."""
+    """Return each answer with its score and its place, on a line of its own."""
     return [_answer_line(each) for each in answer.get(names.ANSWERS, [answer])]
 
 
@@ -152,7 +152,7 @@ RANKED = FormField(
 
 
 def _score_lines(answer: Answer) -> list[str]:
-    """The scores on one line."""
+    """Return the scores on one line."""
     scores = answer[names.SCORE]
     return ["\t".join(map(shown_score, scores if isinstance(scores, list) else [scores]))]
 
@@ -176,7 +176,7 @@ def fills(answer: Answer) -> list[list[dict[str, Any]]]:
 
 
 def _fill_lines(answer: Answer) -> list[str]:
-    """The tokens of each mask, one mask on a line."""
+    """Return the tokens of each mask, one mask on a line."""
     return ["\t".join(f"{each['token_str']} {shown_score(each['score'])}" for each in row) for row in fills(answer)]
 
 
@@ -184,7 +184,7 @@ def _fill_lines(answer: Answer) -> list[str]:
 
 
 def _text_lines(answer: Answer) -> list[str]:
-    """The text, or the texts."""
+    """Return the text, or the texts, each on a line."""
     text = answer[names.TEXT_OUTPUT]
     return text if isinstance(text, list) else [text]
 
