@@ -164,7 +164,7 @@ def at_index(index: int, error: HfxError) -> HfxError:
 
 @contextmanager
 def cancellable(cancel: Callable[[], object]) -> Iterator[None]:
-    """Make a block that waits end: `cancel` ends the wait on Ctrl-C, or when the map of the thread is closed."""
+    """Let `cancel` end a wait in the block, on Ctrl-C or when the map of the thread is closed."""
     scope = _scope.get()
     try:
         if scope is None:
