@@ -68,16 +68,12 @@ def _once(section: str, name: str, shown: dict[str, str]) -> str:
 
 
 def lint_page() -> str:
-    """The rules of `hfx lint`, and those of `hfx deploy check DIR`."""
-    from hfx.deploy.check import RULES as DEPLOYMENT_RULES
+    """Return the page of the rules of `hfx lint`."""
     from hfx.repository.lint import RULES
 
     rows = [f"| {rule.id} | {rule.severity} | {rule.title} |" for rule in RULES]
-    text = "The rules for model repositories, and for the files of deployments."
-    head = ["# Rules of `hfx lint`", "", tables.wrapped(text), "", "| id | severity | rule |", "|---|---|---|"]
-    sourced = [f"| {each.id} | {each.severity} | {each.title} | <{each.source}> |" for each in DEPLOYMENT_RULES]
-    second = ["", "## Of `hfx deploy check DIR`", "", "| id | severity | rule | source |", "|---|---|---|---|"]
-    return "\n".join([*head, *rows, *second, *sourced, ""])
+    head = ["# Rules of `hfx lint`", "", "The rules for model repositories.", "", "| id | severity | rule |"]
+    return "\n".join([*head, "|---|---|---|", *rows, ""])
 
 
 def _help(command: Any, name: str) -> str:

@@ -7,7 +7,7 @@
     bundle.py docker.py compose.py kubernetes.py kserve.py azureml.py    one file per target; its templates are in
                     templates/TARGET/
     sagemaker/      Amazon SageMaker: archive, API calls, role; --apply and --delete make the calls
-    check.py        compares a written folder with its record, and applies the rules to it
+    check.py        compares a written folder with its record
     server_check.py compares a running server's answers with the checkpoints of its models
 
 Only sagemaker/apply.py, server_check.py, and wheels.py (pip) use the network. No platform's tools are needed.

@@ -1,7 +1,4 @@
-"""Checks a deployment's folder against the record of `hfx deploy`, the models' manifests, and the rules.
-
-The rules work offline, change nothing, and also accept files that hfx did not write.
-"""
+"""Compares a folder with the record of `hfx deploy` and the models' manifests, and checks the calls of SageMaker."""
 
 from __future__ import annotations
 
@@ -11,36 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfx.deploy.folder import RECORD_FILE, RECORD_FORMAT
-from hfx.deploy.rules import containers, sagemaker
-from hfx.deploy.rules.subject import Files, read_files
+from hfx.deploy.sagemaker import checks
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import IGNORED_FOLDERS, FileEntry, FileProblem, file_entry, read_manifest, verify_file, verify_files
 from hfx.names import MANIFEST_FILE
-from hfx.repository.subject import Finding, Rule
+from hfx.repository.subject import Finding
 from hfx.strict_json import read_json
-
-_MODULES = (containers, sagemaker)
-_RULES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
-RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
-
-
-def lint(folder: Path) -> list[Finding]:
-    """Return every finding in the YAML and JSON files below `folder`, sorted by path."""
-    return findings(read_files(folder))
-
-
-def findings(files: Files) -> list[Finding]:
-    """Return every finding in `files`, sorted by path."""
-    found = {finding for rule in RULES for finding in rule.findings(files)}
-    return sorted(found, key=lambda finding: (finding.path, finding.rule, finding.message))
-
-
-def has_servers(files: Files) -> bool:
-    """Return whether `files` contain anything that a rule checks."""
-    return bool(files.containers or files.unreadable) or any(
-        True for key in ("ProductionVariants", "PrimaryContainer", "Containers") for _ in files.with_key(key)
-    )
-
 
 MAX_RECORD_BYTES = 16 << 20  # the record of a bundle names thousands of files
 
@@ -56,14 +29,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of check_folder. `target` is empty if `hfx deploy` did not write the folder.
-
-    `files` counts the files that were compared with the record, `containers` those that the rules were applied to.
-    """
+    """The number of files in the record of a folder, the differences from it, and the findings in edited calls."""
 
     target: str
     files: int
-    containers: int
     differences: tuple[FileProblem, ...]
     findings: tuple[Finding, ...]
 
@@ -74,27 +43,25 @@ class Checked:
 
 
 def check_folder(folder: Path) -> Checked:
-    """Check `folder` against its record, if it has one, and with the rules.
+    """Check a folder that `hfx deploy` wrote.
 
-    Raises UsageError if the folder does not exist, or has neither a record nor a manifest that runs Triton. Raises
-    ModelCorrupt for a damaged record.
+    Raises UsageError if there is no such folder, and ModelCorrupt for a damaged record.
     """
+    server = "or the address of a server such as http://HOST:8000."
     if not folder.is_dir():
-        raise UsageError(
-            f"There is no folder {folder}.",
-            "Correct its path, or give the address of a server such as http://HOST:8000.",
-        )
-    files = read_files(folder)
-    if (folder / RECORD_FILE).is_file():
-        record = read_record(folder)
-        compared = tuple(differences(folder, record))
-        return Checked(record.target, len(record.files), len(files.containers), compared, tuple(findings(files)))
-    if not has_servers(files):
-        raise UsageError(
-            f"{folder} has neither {RECORD_FILE} of `hfx deploy` nor a manifest that runs Triton.",
-            "Give a folder of manifests, or the address of a server such as http://HOST:8000.",
-        )
-    return Checked("", 0, len(files.containers), (), tuple(findings(files)))
+        raise UsageError(f"There is no folder {folder}.", f"Correct its path, {server}")
+    if not (folder / RECORD_FILE).is_file():
+        raise UsageError(f"{folder} has no {RECORD_FILE}.", f"Give a folder that `hfx deploy` wrote, {server}")
+    record = read_record(folder)
+    return Checked(record.target, len(record.files), tuple(differences(folder, record)), _findings(folder, record))
+
+
+def _findings(folder: Path, record: Record) -> tuple[Finding, ...]:
+    """Return the findings in the calls of SageMaker. Calls that can't be read have none, and differ from `record`."""
+    try:
+        return tuple(checks.findings(folder)) if record.target == "sagemaker" else ()
+    except UsageError:
+        return ()
 
 
 def read_record(folder: Path) -> Record:

@@ -213,21 +213,16 @@ class Finding:
         return f"{self.place}: {self.rule} {self.message}"
 
 
-Check = Callable[[Any], Iterator[Problem]]
+Check = Callable[[Subject], Iterator[Problem]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A lint rule. Its function `check` yields the problems it finds, and has the rule's title as its docstring.
-
-    `check` reads the Subject of a repository, or the Files of a deployment (hfx.deploy.rules). `source` is the address
-    of a page that explains the rule.
-    """
+    """A lint rule. Its function `check` yields the problems in a subject, and has the rule's title as its docstring."""
 
     id: str
     severity: Severity
     fix: str
-    source: str
     check: Check
 
     @property
@@ -235,16 +230,12 @@ class Rule:
         """A description of the problem that the rule finds."""
         return (self.check.__doc__ or "").rstrip(".")
 
-    def findings(self, subject: Any) -> Iterator[Finding]:
+    def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield the findings of the rule in `subject`."""
         for problem in self.check(subject):
-            fix = f"{problem.fix or self.fix} {self.source}".rstrip()
-            yield Finding(self.id, self.severity, problem.path, problem.line, problem.message, fix)
+            yield Finding(self.id, self.severity, problem.path, problem.line, problem.message, problem.fix or self.fix)
 
 
-def rule(id: str, severity: Severity, fix: str = "", source: str = "") -> Callable[[Check], Rule]:
-    """Return a decorator that makes a function the rule `id`. Its problems have `fix` unless they name another fix.
-
-    `source` is the address of the documentation or issue that the rule follows.
-    """
-    return lambda check: Rule(id, severity, fix, source, check)
+def rule(id: str, severity: Severity, fix: str = "") -> Callable[[Check], Rule]:
+    """Return a decorator that makes a function the rule `id`. Its problems have `fix` unless they name another fix."""
+    return lambda check: Rule(id, severity, fix, check)

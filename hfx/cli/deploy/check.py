@@ -1,4 +1,4 @@
-"""`hfx deploy check`: check a folder against its record and rules, or compare a server with its models' checkpoints."""
+"""`hfx deploy check`: compare a folder with its record, or a server with the checkpoints of its models."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def command(
     context: typer.Context,
     target: Annotated[
         str,
-        Argument(
-            metavar="DIR|URL", help="Folder written by `hfx deploy`, folder of manifests, or address of a server."
-        ),
+        Argument(metavar="DIR|URL", help="Folder written by `hfx deploy`, or address of a server."),
     ],
     server: ServerOptions,
     names: Annotated[
@@ -77,12 +75,11 @@ def command(
 ) -> None:
     """Check a folder, or compare a server's answers with the checkpoints'.
 
-    A folder is checked for changed files and against rules; failures exit with 7. Manifests that hfx did not write are
-    checked against the rules only. Differing answers of a server exit with 4.
+    A folder is checked for changed files, and SageMaker's calls for mistakes; failures exit with 7. Differing answers
+    of a server exit with 4.
 
     Examples:
       hfx deploy check bundle
-      hfx deploy check charts/rendered
       hfx deploy check 127.0.0.1:8001 sentiment --wait 60
       hfx deploy check http://127.0.0.1:8000 sentiment --through huggingface
     """
@@ -112,15 +109,14 @@ def _check_folder(report: Reporter, folder: Path) -> None:
         )
     if checked.errors:
         raise LintFailed(
-            f"{folder} breaks the rules in {counted(checked.errors, 'place')}.", "Each finding says what to do."
+            f"The calls in {folder} have {counted(checked.errors, 'mistake')}.", "Each finding says what to do."
         )
 
 
 def _summary(checked: Checked) -> str:
-    compared = f"{counted(checked.files, 'file')} compared with the record of `hfx deploy {checked.target}`: "
-    differ = f"{compared}{counted(len(checked.differences), 'difference')}. " if checked.target else ""
-    errors, warnings = counted(checked.errors, "error"), counted(len(checked.findings) - checked.errors, "warning")
-    return f"{differ}{counted(checked.containers, 'container')} checked with the rules: {errors}, {warnings}."
+    compared = f"{counted(checked.files, 'file')} compared with the record of `hfx deploy {checked.target}`"
+    findings = f", {counted(len(checked.findings), 'finding')} in the calls" if checked.findings else ""
+    return f"{compared}: {counted(len(checked.differences), 'difference')}{findings}."
 
 
 def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:

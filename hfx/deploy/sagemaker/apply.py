@@ -7,14 +7,13 @@ credentials itself (environment, profile, instance role).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hfx.deploy.sagemaker.aws import ECR_PATTERN
-from hfx.deploy.sagemaker.requests import CALLS
+from hfx.deploy.sagemaker.requests import containers, read_bodies
 from hfx.errors import HfxError, ServerError, UsageError
 from hfx.extras import install_command
 
@@ -22,13 +21,6 @@ POLL_SECONDS = 15
 LONGEST_SECONDS = 3600
 EXISTS = ("Cannot create already existing", "already exist")  # ValidationException has no separate code for this case
 MISSING = ("Could not find", "does not exist", "No scalable target", "not found")
-FIELDS = {  # the fields of each file that are read here; the calls send the others, too
-    "create-model.json": ("ModelName",),
-    "create-endpoint-config.json": ("EndpointConfigName",),
-    "create-endpoint.json": ("EndpointName", "EndpointConfigName"),
-    "register-scalable-target.json": ("ResourceId", "ServiceNamespace", "ScalableDimension", "MaxCapacity"),
-    "put-scaling-policy.json": (),
-}
 
 Report = Callable[[str], None]
 
@@ -39,7 +31,7 @@ def apply(folder: Path, report: Report) -> str:
     Raises UsageError if boto3 is missing or the folder is not one of `hfx deploy sagemaker`, and ServerError with AWS's
     reason.
     """
-    made = _read(folder)
+    made = read_bodies(folder)
     sagemaker = _client("sagemaker", made)
     name: str = made["create-endpoint.json"]["EndpointName"]
     with _reasons():
@@ -60,7 +52,7 @@ def apply(folder: Path, report: Report) -> str:
 
 def scale(folder: Path, report: Report) -> None:
     """Register the folder's autoscaling, if it has any. AWS accepts it only when the endpoint is in service."""
-    made = _read(folder)
+    made = read_bodies(folder)
     if "register-scalable-target.json" not in made:
         return
     scaling = _client("application-autoscaling", made)
@@ -72,7 +64,7 @@ def scale(folder: Path, report: Report) -> None:
 
 def wait(folder: Path, poll_seconds: int = POLL_SECONDS) -> None:
     """Wait until the endpoint is in service. Raises ServerError with AWS's reason if it fails or takes an hour."""
-    made = _read(folder)
+    made = read_bodies(folder)
     sagemaker, name = _client("sagemaker", made), made["create-endpoint.json"]["EndpointName"]
     from botocore.exceptions import WaiterError
 
@@ -92,7 +84,7 @@ def wait(folder: Path, poll_seconds: int = POLL_SECONDS) -> None:
 
 def delete(folder: Path, report: Report) -> None:
     """Delete the endpoint, its configuration and its model if they exist. The archives in S3 remain."""
-    made = _read(folder)
+    made = read_bodies(folder)
     sagemaker, scaling = _client("sagemaker", made), _client("application-autoscaling", made)
     target = made.get("register-scalable-target.json")
     with _reasons():
@@ -105,29 +97,6 @@ def delete(folder: Path, report: Report) -> None:
         _delete(sagemaker.delete_model, made["create-model.json"], ["ModelName"], report)
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    """Return the bodies of the calls by the names of their files. Raises UsageError for a folder without them."""
-    try:
-        made = {call.file: json.loads((folder / call.file).read_text("utf-8")) for call in CALLS[:3]}
-        scaling = {call.file: folder / call.file for call in CALLS[3:]}
-        made |= {name: json.loads(path.read_text("utf-8")) for name, path in scaling.items() if path.exists()}
-        missing = [f"{key} in {name}" for name, body in made.items() for key in FIELDS[name] if key not in body]
-        missing += [key for each in _containers(made) for key in ("Image", "ModelDataUrl") if key not in each]
-        if missing:
-            raise ValueError(f"there is no {missing[0]}")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(
-            f"{folder} can't be read: {error}.", "Give a folder that `hfx deploy sagemaker` wrote."
-        ) from error
-    return made
-
-
-def _containers(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the containers that create-model.json names."""
-    model = made["create-model.json"]
-    return list(model.get("Containers") or [model["PrimaryContainer"]])
-
-
 def _client(service: str, made: dict[str, Any]) -> Any:
     """Return boto3's client of a service, in the region of the image."""
     try:
@@ -136,7 +105,7 @@ def _client(service: str, made: dict[str, Any]) -> Any:
         raise UsageError(
             "--apply, --wait and --delete need boto3, which is not installed.", f"Run: {install_command('deploy-aws')}"
         ) from error
-    image = ECR_PATTERN.fullmatch(_containers(made)[0]["Image"])
+    image = ECR_PATTERN.fullmatch(containers(made["create-model.json"])[0]["Image"])
     if image is None:
         raise UsageError("The image in create-model.json is not in Amazon ECR.", "Write the folder again with --force.")
     with _reasons():
@@ -145,7 +114,7 @@ def _client(service: str, made: dict[str, Any]) -> Any:
 
 def _upload(folder: Path, made: dict[str, Any], report: Report) -> None:
     s3 = _client("s3", made)
-    for container in _containers(made):
+    for container in containers(made["create-model.json"]):
         uri = container["ModelDataUrl"]
         bucket, _, key = uri.removeprefix("s3://").partition("/")
         if _is_stored(s3, bucket, key):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hfx.deploy.sagemaker import isolated
 from hfx.deploy.sagemaker.aws import PORT, server_arguments
+from hfx.deploy.sagemaker.requests import containers
 from hfx.errors import ServerError, UsageError
 from hfx.process import end
 from hfx.triton import process
@@ -59,8 +60,7 @@ def _container(folder: Path, name: str) -> tuple[dict[str, str], Path]:
     """Return the environment variables of a container in create-model.json, and its archive."""
     try:
         body = json.loads((folder / "create-model.json").read_text("utf-8"))
-        containers = body.get("Containers") or [body["PrimaryContainer"]]
-        chosen = next(each for each in containers if not name or each["ContainerHostname"] == name)
+        chosen = next(each for each in containers(body) if not name or each["ContainerHostname"] == name)
         return chosen["Environment"], folder / Path(chosen["ModelDataUrl"]).name
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration) as error:
         raise UsageError(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hfx.deploy.sagemaker.aws import CUDA_13_AMI, ECR_PATTERN, environment
 from hfx.deploy.sagemaker.endpoint import Endpoint
+from hfx.errors import UsageError
 
 VARIANT = "AllTraffic"
 DOWNLOAD_SECONDS = 1800  # time for an instance to fetch and unpack the archive
@@ -18,18 +23,27 @@ DIMENSION = "sagemaker:variant:DesiredInstanceCount"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An API call: boto3's service, the operation as AWS names it, and the file with its body."""
+    """An API call: boto3's service, the operation as AWS names it, and the file with its body.
+
+    `required` are the fields of the body that hfx reads again.
+    """
 
     service: str
     operation: str
     file: str
+    required: tuple[str, ...] = ()
 
 
 CALLS = (
-    Call("sagemaker", "CreateModel", "create-model.json"),
-    Call("sagemaker", "CreateEndpointConfig", "create-endpoint-config.json"),
-    Call("sagemaker", "CreateEndpoint", "create-endpoint.json"),
-    Call("application-autoscaling", "RegisterScalableTarget", "register-scalable-target.json"),
+    Call("sagemaker", "CreateModel", "create-model.json", ("ModelName",)),
+    Call("sagemaker", "CreateEndpointConfig", "create-endpoint-config.json", ("EndpointConfigName",)),
+    Call("sagemaker", "CreateEndpoint", "create-endpoint.json", ("EndpointName", "EndpointConfigName")),
+    Call(
+        "application-autoscaling",
+        "RegisterScalableTarget",
+        "register-scalable-target.json",
+        ("ResourceId", "ServiceNamespace", "ScalableDimension", "MaxCapacity"),
+    ),
     Call("application-autoscaling", "PutScalingPolicy", "put-scaling-policy.json"),
 )
 
@@ -168,6 +182,38 @@ def _scaled(endpoint: Endpoint) -> dict[str, Any]:
         "ResourceId": f"endpoint/{endpoint.name}/variant/{VARIANT}",
         "ScalableDimension": DIMENSION,
     }
+
+
+# Reading the bodies of a written folder
+
+
+def read_bodies(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the bodies of the calls by the names of their files. Raises UsageError for a folder without them."""
+    with readable(folder):
+        calls = [call for call in CALLS if call in CALLS[:3] or (folder / call.file).exists()]
+        made = {call.file: json.loads((folder / call.file).read_text("utf-8")) for call in calls}
+        missing = [f"{key} in {call.file}" for call in calls for key in call.required if key not in made[call.file]]
+        model = made["create-model.json"]
+        missing += [key for each in containers(model) for key in ("Image", "ModelDataUrl") if key not in each]
+        if missing:
+            raise ValueError(f"there is no {missing[0]}")
+    return made
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise UsageError for the errors of files that are missing, or have another form than hfx writes."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f"{folder} can't be read: {error}.", "Give a folder that `hfx deploy sagemaker` wrote."
+        ) from error
+
+
+def containers(model: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the containers in the body of CreateModel."""
+    return list(model.get("Containers") or [model["PrimaryContainer"]])
 
 
 # The execution role: the services that may use it, and the fewest permissions for the endpoint

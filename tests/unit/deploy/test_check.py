@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hfx.cli import main
-from hfx.deploy import docker
-from hfx.deploy.deployment import open_deployment
+from hfx.deploy import compose, docker, kserve, kubernetes
+from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.folder import RECORD_FILE, hash_everything
+from hfx.deploy.options import Cluster, Scale, Service
+from hfx.deploy.sizing import size
 from tests.rigs.files.repositories import build
 
 
@@ -27,11 +31,26 @@ def check(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict
     return code, {each["path"]: each["kind"] for each in json.loads(out).get("differences", [])}, err
 
 
-def test_a_folder_as_it_was_written_has_no_differences(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check(capsys, written)[:2] == (0, {})
-    record = json.loads((written / "hfx-deploy.json").read_text(encoding="utf-8"))
-    assert main(["deploy", "check", str(written), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["files"] == len(record["files"]) > 0
+WRITERS: dict[str, Callable[[Deployment, Path], Any]] = {
+    "kubernetes": lambda deployment, out: kubernetes.write(deployment, size(deployment, Scale(), {}), Cluster(), out),
+    "kserve": lambda deployment, out: kserve.write(
+        deployment, size(deployment, Scale(), {}), Service("s3://models/m", canary=10), out
+    ),
+    "compose": compose.write,
+    "docker": docker.write,
+}
+
+
+@pytest.mark.parametrize("target", WRITERS)
+def test_a_folder_as_it_was_written_has_no_differences(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    WRITERS[target](open_deployment(build(tmp_path / "repository"), ["m"]), tmp_path / "out")
+    record = json.loads((tmp_path / "out/hfx-deploy.json").read_text(encoding="utf-8"))
+    assert main(["deploy", "check", str(tmp_path / "out"), "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert (checked["differences"], checked["findings"]) == ([], [])
+    assert checked["files"] == len(record["files"]) > 0
 
 
 def test_changed_missing_added_and_linked_files_are_named(written: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from hfx.deploy.check import check_folder
 from hfx.deploy.deployment import Deployment, open_deployment
-from hfx.deploy.folder import render
+from hfx.deploy.folder import output_folder, render
 from hfx.deploy.sagemaker.aws import CUDA_13_AMI, environment, image_of, server_arguments
 from hfx.deploy.sagemaker.endpoint import CONFLICTS, Endpoint, EndpointOptions, open_endpoint
 from hfx.deploy.sagemaker.local import serving
@@ -115,6 +116,64 @@ def test_several_models_are_containers_that_callers_name(tmp_path: Path, encoder
     assert problems("sagemaker", "CreateModel", body) == []
     assert [each["ContainerHostname"] for each in body["Containers"]] == ["m", "n-2"]
     assert body["InferenceExecutionConfig"] == {"Mode": "Direct"} and "PrimaryContainer" not in body
+
+
+CALLS_OF_AN_ENDPOINT = [("encoder", REAL_TIME), ("encoder", SERVERLESS), ("gpu", replace(REAL_TIME, **GPU))]
+DRIVER = {"ProductionVariants": [{"InstanceType": "ml.g6.xlarge"}]}
+MISTAKES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("HFX941", "create-endpoint-config.json", {"ProductionVariants": [{"ServerlessConfig": {}, "InstanceType": "m"}]}),
+    (
+        "HFX941",
+        "create-endpoint-config.json",
+        {"ProductionVariants": [{"ServerlessConfig": {}}], "DataCaptureConfig": {}},
+    ),
+    ("HFX942", "create-endpoint-config.json", DRIVER),
+    ("HFX943", "create-model.json", {"SAGEMAKER_TRITON_LOG_VERBOSE": "true"}),
+    ("HFX944", "create-model.json", {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": ""}),
+)
+
+
+def write_calls(endpoint: Endpoint, folder: Path) -> dict[str, dict[str, Any]]:
+    """Write a folder with the calls of `endpoint`, and return them."""
+    calls = written(endpoint)
+    with output_folder(folder, "sagemaker", endpoint.deployments[0]) as staged:
+        for name, body in calls.items():
+            (staged / name).write_text(json.dumps(body))
+    return calls
+
+
+@pytest.mark.parametrize(("device", "settings"), CALLS_OF_AN_ENDPOINT)
+def test_the_calls_that_hfx_writes_have_no_mistake(
+    device: str, settings: EndpointOptions, encoder: Deployment, tmp_path: Path
+) -> None:
+    deployment = replace(encoder, device="gpu") if device == "gpu" else encoder
+    write_calls(opened(deployment, settings), tmp_path / "out")
+    checked = check_folder(tmp_path / "out")
+    assert (checked.target, checked.differences, checked.findings) == ("sagemaker", (), ())
+
+
+@pytest.mark.parametrize(("rule", "file", "edit"), MISTAKES)
+def test_an_edited_call_has_the_mistake_that_it_was_given(
+    rule: str, file: str, edit: dict[str, Any], encoder: Deployment, tmp_path: Path
+) -> None:
+    body = write_calls(opened(encoder, REAL_TIME), tmp_path / "out")[file]
+    (body["PrimaryContainer"]["Environment"] if file == "create-model.json" else body).update(edit)
+    (tmp_path / "out" / file).write_text(json.dumps(body))
+    checked = check_folder(tmp_path / "out")
+    assert [(difference.path, difference.kind) for difference in checked.differences] == [(file, "changed")]
+    assert [(finding.rule, finding.path) for finding in checked.findings] == [(rule, file)]
+    assert checked.errors == (rule in ("HFX941", "HFX942"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"EndpointConfigName": "m", "ProductionVariants": [7]}'])
+def test_a_damaged_call_is_a_difference(text: str, encoder: Deployment, tmp_path: Path) -> None:
+    write_calls(opened(encoder, REAL_TIME), tmp_path / "out")
+    (tmp_path / "out/create-endpoint-config.json").write_text(text)
+    checked = check_folder(tmp_path / "out")
+    assert [(difference.path, difference.kind) for difference in checked.differences] == [
+        ("create-endpoint-config.json", "changed")
+    ]
+    assert checked.findings == ()
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
