@@ -21,7 +21,7 @@ from hfx.client import errors, tensors
 from hfx.client.address import Address, Tls, ssl_context
 from hfx.client.retries import Deadline
 from hfx.client.tensors import Array
-from hfx.client.transport import PROBE_SECONDS, Request, Stream, Transport, completed, run
+from hfx.client.transport import PROBE_SECONDS, Request, Stream, Transport, completed
 from hfx.errors import ServerError
 from hfx.metadata import ModelMetadata
 
@@ -39,22 +39,6 @@ def open_transport(address: Address, headers: Headers, tls: Tls | None, *, for_a
     """Return a transport over blocking connections, or over connections of asyncio."""
     connection = _AsyncConnection if for_asyncio else _BlockingConnection
     return _HttpTransport(connection(address, headers, tls), address.url)
-
-
-class JsonPort:
-    """A blocking client for other JSON APIs at the HTTP port of a server."""
-
-    def __init__(self, address: Address, headers: Headers, tls: Tls | None) -> None:
-        self.url = address.url
-        self._transport = _HttpTransport(_BlockingConnection(address, headers, tls), address.url)
-
-    def post(self, path: str, body: bytes, timeout: float) -> bytes:
-        """Send `body` with POST, and return the body of the answer within `timeout` seconds. Raises ServerError."""
-        return run(self._transport.post(path, body, timeout))
-
-    def close(self) -> None:
-        """Close all connections."""
-        run(self._transport.close())
 
 
 class _HttpTransport:
@@ -277,7 +261,7 @@ def _hang_up(connection: Any) -> None:
 
 
 def _options(address: Address, headers: Headers, tls: Tls | None) -> dict[str, Any]:
-    """The arguments of httpx.Client and httpx.AsyncClient."""
+    """Return the arguments of httpx.Client and httpx.AsyncClient."""
     scheme = "https" if address.secure else "http"
     return {
         "base_url": f"{scheme}://{address.target}",

@@ -1,17 +1,20 @@
-"""Served models as objects of the class Model (hfx.answering), for commands that also run models locally."""
+"""Served models as objects of the class Model (hfx.answering), and other JSON APIs of their server, for commands."""
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 from hfx import names
 from hfx.answering import Answer, Model, Piece, Request, plain_values
+from hfx.client.address import parse_address
 from hfx.client.client import Client
 from hfx.client.session import TruncationWarning
 from hfx.client.settings import GenerationSettings, Settings, merged
-from hfx.errors import ModelChanged, RequestRefused, ServerError
+from hfx.client.transport import run
+from hfx.errors import ModelChanged, RequestRefused, ServerError, UsageError
 from hfx.names import GENERATION_TASKS
 from hfx.python_backends.engine.generation_settings import LISTS, from_text
 from hfx.tasks import task_of
@@ -60,3 +63,22 @@ def _settings(request: Request) -> tuple[str, GenerationSettings]:
         name: each if name in LISTS else from_text(name, each[0]) for name, each in request.items()
     }
     return values.pop(names.TEXT_INPUT), merged(None, cast(Settings, values))
+
+
+def json_api(client: Client) -> Callable[[str, Any], bytes]:
+    """Return a function that sends JSON to a path of the client's server, and returns the body of the answer.
+
+    The function has the client's retries and time limit, and raises ServerError. Raises UsageError for gRPC's address.
+    """
+    if parse_address(client.url).protocol != "http":
+        raise UsageError(f"{client.url} is an address of gRPC, not of HTTP.", "Give http://HOST:PORT.")
+
+    session = client._session
+    transport: Any = session.transport  # of HTTP, which sends other requests, too
+
+    def post(path: str, value: Any) -> bytes:
+        body, deadline = json.dumps(value).encode(), session.deadline(None)
+        content: bytes = run(session.retries.call(lambda: transport.post(path, body, deadline.left()), deadline))
+        return content
+
+    return post

@@ -8,7 +8,7 @@
                     templates/TARGET/
     sagemaker/      Amazon SageMaker: archive, API calls, role; --apply and --delete make the calls
     check.py        compares a written folder with its record
-    server_check.py compares a running server's answers with the checkpoints of its models
+    server_check.py sends requests in the dialects of the front, for `hfx deploy check URL --through`
 
 Only sagemaker/apply.py, server_check.py, and wheels.py (pip) use the network. No platform's tools are needed.
 """

@@ -14,7 +14,7 @@ import pytest
 from hfx.batch.models import Repository, open_model
 from hfx.cli import main
 from hfx.client import AsyncClient, Client
-from hfx.deploy.server_check import Dialect, connected, dialect_infer, target_model
+from hfx.deploy.server_check import Dialect, dialect_infer
 from hfx.errors import RequestRefused, UsageError
 from hfx.exporter.verify import open_published
 from tests.rigs.checkpoints.published import export_checkpoint
@@ -242,8 +242,8 @@ def test_recorded_requests_have_the_same_answers_in_every_dialect(
     published = open_published(repository, name)
     requests, expected = published.recorded.requests[:24], published.recorded.answers[:24]
     assert len({json.dumps(list(request)) for request in requests}) > 1
-    with connected(server.http_url, dialect) as port:
-        answers = dialect_infer(port, dialect, target_model(published), 30)(requests)
+    with Client(server.http_url, timeout=30) as http:
+        answers = dialect_infer(http, dialect, published)(requests)
     output = "embedding" if name == PROMPTED else "score"
     for one, other in zip(answers, expected, strict=True):
         assert one[output] == pytest.approx(other[output], abs=1e-5)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,13 +13,15 @@ import typer
 from typer import Argument
 
 from hfx.cli.commands import flag, given, grouped
-from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, connect, headers_of, token_of
+from hfx.cli.connection import DEFAULT_REPOSITORY, Connection, connect
 from hfx.cli.output import Reporter, counted, reporter
 from hfx.cli.serve_options import Device
 from hfx.errors import LintFailed, UsageError, VerificationFailed
+from hfx.names import GENERATION_TASKS
 from hfx.options import option
 
 if TYPE_CHECKING:
+    from hfx.client import Client
     from hfx.deploy.check import Checked
     from hfx.deploy.server_check import Dialect
     from hfx.exporter.verify import Infer, Published
@@ -121,7 +123,6 @@ def _summary(checked: Checked) -> str:
 
 def _check_server(report: Reporter, url: str, names: Sequence[str], options: ServerOptions) -> None:
     """Compare the models `names` (empty: all of the repository) and print the figures. Raises VerificationFailed."""
-    from hfx.deploy.server_check import compared
     from hfx.exporter.verify import open_published
     from hfx.repository import models
 
@@ -129,51 +130,58 @@ def _check_server(report: Reporter, url: str, names: Sequence[str], options: Ser
     chosen = names or [entry.name for entry in models(repository) if entry.manifest]
     if not chosen:
         raise UsageError(f"There is no model in {repository}.", "Give --repository DIR with the published models.")
-    device: Device = options.device or "cpu"
-    checked: list[dict[str, Any]] = []
     published = [open_published(repository, name) for name in chosen]
-    with _connected_infer(url, repository, published, options) as infer_of:
-        for each in published:
-            with report.progress(f"Checking {each.manifest.name}"):
-                checked.append(compared(each, infer_of(each), device, options.max_drop, options.dialect))
-    failed = [each["name"] for each in checked if "error" in each]
+    with connect(options.connection(url)) as client:
+        infer_of = _infer_of(client, repository, published, options)
+        if options.wait is not None:
+            client.wait_ready(options.wait)
+        for name in chosen:
+            client.metadata(name)  # for a missing model, its error names the models that exist
+        checked = []
+        for model in published:
+            with report.progress(f"Checking {model.manifest.name}"):
+                checked.append(_compared(model, infer_of(model), options))
     report.result(
-        {"url": url, "through": options.through or "v2", "models": checked}, [_line(each) for each in checked]
+        {"url": url, "through": options.through or "v2", "models": checked}, [_line(figures) for figures in checked]
     )
-    if failed:
+    if failed := [figures["name"] for figures in checked if "error" in figures]:
         raise VerificationFailed(
             f"{', '.join(failed)} behind {url} does not answer like the checkpoint.",
             f"Check that the server serves the models of {repository} (`hfx lint`), and deploy them again.",
         )
 
 
-@contextmanager
-def _connected_infer(
-    url: str, repository: Path, published: Sequence[Published], options: ServerOptions
-) -> Iterator[Callable[[Published], Infer]]:
-    """Yield a function from a model to the function that queries it: by Triton's protocol, or in a dialect."""
+def _infer_of(
+    client: Client, repository: Path, published: Sequence[Published], options: ServerOptions
+) -> Callable[[Published], Infer]:
+    """Return a function from a model to the function that queries it: by Triton's protocol, or in a dialect."""
     from hfx.cli.verify import served_infer
-    from hfx.deploy.server_check import check_tasks, connected, dialect_infer, target_model
+    from hfx.deploy.server_check import check_models, dialect_infer
 
-    dialect, connection = options.dialect, options.connection(url)
-    if dialect:
-        check_tasks(dialect, {each.manifest.name: each.task.task for each in published})
-    access = headers_of(connection), token_of(connection), connection.tls_ca
-    with connected(url, dialect, *access) if dialect else nullcontext() as port, connect(connection) as client:
-        if options.wait is not None:
-            client.wait_ready(options.wait)
-        for each in published:
-            client.metadata(each.manifest.name)  # for a missing model, its error names the models that exist
-        if dialect and port:
-            yield lambda each: dialect_infer(port, dialect, target_model(each), options.timeout)
-        else:
-            yield lambda each: served_infer(client, repository, each.manifest.name)
+    if (dialect := options.dialect) is None:
+        return lambda model: served_infer(client, repository, model.manifest.name)
+    check_models(dialect, published)
+    return partial(dialect_infer, client, dialect)
 
 
-def _line(checked: dict[str, Any]) -> str:
+def _compared(model: Published, infer: Infer, options: ServerOptions) -> dict[str, Any]:
+    """Compare one model with its checkpoint. Returns the figures, or an `error`, as JSON."""
+    from hfx.deploy.server_check import UNCOMPARED
+    from hfx.exporter.verify import against_checkpoint
+
+    name = model.manifest.name
+    try:
+        figures = against_checkpoint(model, infer, options.device or "cpu", options.max_drop)
+    except VerificationFailed as error:
+        return {"name": name, "error": error.message}
+    is_less = options.dialect and model.task.task in GENERATION_TASKS
+    return {"name": name, **figures, **({"not_compared": list(UNCOMPARED)} if is_less else {})}
+
+
+def _line(figures: dict[str, Any]) -> str:
     from hfx.cli.verify import agreement
 
-    if "error" in checked:
-        return f"{checked['name']}: {checked['error']}"
-    left_out = f" ({', '.join(checked['not_compared'])} not compared)" if "not_compared" in checked else ""
-    return f"{checked['name']}: {agreement(checked)}{left_out}"
+    if "error" in figures:
+        return f"{figures['name']}: {figures['error']}"
+    left_out = f" ({', '.join(figures['not_compared'])} not compared)" if "not_compared" in figures else ""
+    return f"{figures['name']}: {agreement(figures)}{left_out}"

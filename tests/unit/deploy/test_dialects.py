@@ -6,16 +6,22 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pkgutil import iter_modules
 from typing import Any, get_args
 
 import pytest
 
-from hfx.deploy.server_check import CONVERSIONS, Dialect, TargetModel, connected, dialect_infer
+from hfx.client import Client
+from hfx.deploy.server_check import CONVERSIONS, Dialect, check_models, dialect_infer
 from hfx.errors import RequestRefused, ServerError, UsageError
+from hfx.exporter.encoder.kinds import BY_KIND
+from hfx.exporter.generation.tasks import find_generation_task
+from hfx.exporter.verify import Published, Recorded
 from hfx.front import dialects
-from hfx.names import Task
+from hfx.names import Kind, Task
+from tests.rigs.files.manifests import manifest
 
 Reply = tuple[int, Any]
 STORY = {"choices": [{"text": " in the park"}]}
@@ -44,16 +50,19 @@ def answering(*replies: Reply) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
         server.shutdown()
 
 
-def asked(url: str, dialect: Dialect, task: Task, request: dict[str, Any]) -> dict[str, Any]:
-    with connected(url, dialect) as port:
-        [answer] = dialect_infer(port, dialect, TargetModel("m", task), None)([request])
+GENERATOR = Published(manifest("m"), find_generation_task(Task.TEXT_GENERATION), None, (), "", Recorded((), ()))
+
+
+def answer_of(url: str, dialect: Dialect, request: dict[str, Any]) -> dict[str, Any]:
+    with Client(url) as client:
+        [answer] = dialect_infer(client, dialect, GENERATOR)([request])
     return answer
 
 
 def test_a_busy_server_is_asked_again_with_the_same_request() -> None:
     with answering(BUSY, (200, STORY)) as (url, received):
         request = {"text_input": "Anna was", "max_tokens": 5, "return_log_probs": True}
-        assert asked(url, "openai", Task.TEXT_GENERATION, request) == {"text_output": " in the park"}
+        assert answer_of(url, "openai", request) == {"text_output": " in the park"}
     assert received == [("/v1/completions", {"model": "m", "prompt": "Anna was", "max_tokens": 5})] * 2
 
 
@@ -61,7 +70,7 @@ def test_a_busy_server_is_asked_again_with_the_same_request() -> None:
 @pytest.mark.parametrize("dialect", ["openai", "huggingface", "mlserver"])
 def test_an_answer_of_the_wrong_structure_is_a_server_error(content: Any, dialect: Dialect) -> None:
     with answering((200, content)) as (url, _), pytest.raises(ServerError, match=f"none of {dialect}"):
-        asked(url, dialect, Task.TEXT_GENERATION, {"text_input": "a"})
+        answer_of(url, dialect, {"text_input": "a"})
 
 
 def test_a_refusal_has_the_words_of_the_dialect() -> None:
@@ -69,12 +78,12 @@ def test_a_refusal_has_the_words_of_the_dialect() -> None:
         answering((400, {"error": {"message": "top_k is 'a'.", "param": "top_k"}})) as (url, _),
         pytest.raises(RequestRefused, match="top_k is 'a'"),
     ):
-        asked(url, "openai", Task.TEXT_GENERATION, {"text_input": "a"})
+        answer_of(url, "openai", {"text_input": "a"})
 
 
 def test_a_port_of_grpc_is_refused() -> None:
-    with pytest.raises(UsageError, match="gRPC"), connected("127.0.0.1:8001", "tei"):
-        pass
+    with pytest.raises(UsageError, match="gRPC"):
+        answer_of("127.0.0.1:8001", "openai", {"text_input": "a"})
 
 
 def test_every_task_has_a_dialect() -> None:
@@ -84,3 +93,10 @@ def test_every_task_has_a_dialect() -> None:
 def test_each_dialect_is_one_of_the_front() -> None:
     served = {module.name for module in iter_modules(dialects.__path__)}
     assert set(get_args(Dialect)) == CONVERSIONS.keys() <= served
+
+
+@pytest.mark.parametrize("kind", [Kind.LATE, Kind.TOKEN_VECTORS, Kind.PAIR_CLASSIFIER])
+def test_several_vectors_or_scores_of_a_text_are_refused_by_the_name_of_the_model(kind: Kind) -> None:
+    several = replace(GENERATOR, task=BY_KIND[kind], kind=kind)
+    with pytest.raises(UsageError, match=rf"m \({kind}\)"):
+        check_models("huggingface", [several])
