@@ -7,9 +7,9 @@ malformed tensor.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hfx import names
 from hfx.answering import Piece as Piece
@@ -181,14 +181,13 @@ def decode_entities(outputs: Tensors) -> Entities:
 def decode_fills(outputs: Tensors) -> Fills:
     """Decode `fills` BYTES [1, 1], a JSON list with a list of {score, token, token_str, sequence} for each mask."""
     try:
-        masks = tuple(tuple(map(_fill, rows)) for rows in json.loads(_text(outputs, names.FILLS)))
+        masks = tuple(
+            tuple(Fill(float(r["score"]), int(r["token"]), str(r["token_str"]), str(r["sequence"])) for r in rows)
+            for rows in json.loads(_text(outputs, names.FILLS))
+        )
     except MALFORMED as error:
         raise ServerError(f"The model's fills can't be read: {error!r}.") from error
     return Fills(masks, _truncated_tokens(outputs))
-
-
-def _fill(row: Mapping[str, Any]) -> Fill:
-    return Fill(float(row["score"]), int(row["token"]), str(row["token_str"]), str(row["sequence"]))
 
 
 def decode_answer(outputs: Tensors) -> Answer:

@@ -81,7 +81,8 @@ class Retries:
 
     async def call(self, attempt: Callable[[], Coroutine[Any, Any, Result]], deadline: Deadline) -> Result:
         """Call `attempt` until it succeeds, and return its result. Raises the last attempt's error."""
-        self._earn()
+        with self._lock:
+            self._tokens = min(self._most, self._tokens + self._policy.budget)
         for number in count(1):
             try:
                 return await attempt()
@@ -92,10 +93,6 @@ class Retries:
                     raise
             await self._sleep(pause)
         raise AssertionError("unreachable")
-
-    def _earn(self) -> None:
-        with self._lock:
-            self._tokens = min(self._most, self._tokens + self._policy.budget)
 
     def _spend(self) -> bool:
         with self._lock:

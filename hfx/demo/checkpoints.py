@@ -7,7 +7,7 @@ texts that are made of a few words.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -199,20 +199,15 @@ def _train(model: Any, examples: Sequence[Any], loss: Loss, steps: int, count: C
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=LEARNING_RATE, total_steps=steps, pct_start=0.1)
     model.train()
-    for batch in _batches(examples, steps):
+    rng = random.Random(0)
+    for _ in range(steps):
         optimiser.zero_grad(set_to_none=True)
-        loss(batch).backward()
+        loss(rng.sample(examples, BATCH)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
         count()
     model.eval()
-
-
-def _batches(examples: Sequence[Any], steps: int) -> Iterator[Batch]:
-    rng = random.Random(0)
-    for _ in range(steps):
-        yield rng.sample(examples, BATCH)
 
 
 def _save(model: Any, tokenizer: Any, folder: Path) -> None:

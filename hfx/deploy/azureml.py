@@ -112,19 +112,14 @@ def _checked(name: str, what: str) -> str:
 
 def variables(model: DeployedModel, rows: Rows) -> dict[str, str]:
     """Return the environment variables of a model's deployment. Raises UsageError if candidate labels are missing."""
-    column = rows.column or _columns(model.manifest.task)
+    inputs = ",".join(f"{name}={name.removesuffix('_input')}" for name in TASKS[model.manifest.task].row.texts)
+    column = rows.column or (inputs if "," in inputs else "text")
     if model.manifest.task is Task.ZERO_SHOT_CLASSIFICATION and CANDIDATE_LABELS not in rows.settings:
         raise UsageError(
             f"{model.name!r} needs labels.", """Give them, e.g. --settings '{"candidate_labels": ["sports", "art"]}'."""
         )
     settings = {"HFX_SETTINGS": json.dumps(rows.settings, ensure_ascii=False)} if rows.settings else {}
     return {"HFX_MODEL": model.name, "HFX_COLUMN": column, **settings}
-
-
-def _columns(task: Task) -> str:
-    """Return the default `--column`: columns with the names of the model's inputs."""
-    several = ",".join(f"{name}={name.removesuffix('_input')}" for name in TASKS[task].row.texts)
-    return several if "," in several else "text"
 
 
 def copy_scoring_code(folder: Path) -> None:

@@ -166,8 +166,9 @@ def _make_ready(
         if is_others(path, net, device):
             (folder / path).unlink()
     if net is not None and model.is_native:
-        runtime = _runtime(folder / model.name / "1", folder / packages_path(deployment))
-        one_hop.merge(folder, model.name, runtime, device=device)
+        library = one_hop.runtime_library(folder / packages_path(deployment) / "onnxruntime")
+        assert library is not None  # the pinned wheel has the library
+        one_hop.merge(folder, model.name, os.path.relpath(library, folder / model.name / "1"), device=device)
     folders = tuple(name for name in manifest.folders if (folder / name).is_dir())
     for name, config in {name: config_of(folder, name, device) for name in folders}.items():
         is_net = config.backend == "onnxruntime"
@@ -190,13 +191,6 @@ def _make_ready(
         manifest, folders=folders, files=files, precision=precision, choices={**manifest.choices, CHOICE: record}
     )
     write_manifest(made, folder / model.name / MANIFEST_FILE)
-
-
-def _runtime(version: Path, packages: Path) -> str:
-    """Return ONNX Runtime's library of the unpacked `packages`, relative to the version folder of a model."""
-    library = one_hop.runtime_library(packages / "onnxruntime")
-    assert library is not None  # the pinned wheel has the library
-    return os.path.relpath(library, version)
 
 
 def _configure(folder: Path, config: Any, device: str, packages: Packages) -> None:

@@ -23,7 +23,6 @@ class Record:
     """The content of hfx-deploy.json: the target, the names of the models, and every file."""
 
     target: str
-    models: tuple[str, ...]
     files: dict[str, FileEntry]
 
 
@@ -74,8 +73,7 @@ def read_record(folder: Path) -> Record:
         raise ModelCorrupt(
             f"{path} has another format than {RECORD_FORMAT}.", "Use the version of hfx that wrote the folder."
         )
-    models = tuple(name for name, _ in members["models"].items())
-    return Record(members["target"].text(), models, {name: file_entry(node) for name, node in members["files"].items()})
+    return Record(members["target"].text(), {name: file_entry(node) for name, node in members["files"].items()})
 
 
 def differences(folder: Path, record: Record) -> list[FileProblem]:

@@ -62,12 +62,12 @@ def needs(repository: Path, manifest: Manifest, device: str, tag: str) -> ModelN
             f"Export it with --device {device}, or deploy it with --device {_other(device)}.",
         )
     configs = {folder: config_of(repository, folder, device) for folder in manifest.folders}
-    stream = configs.get(manifest.name + STREAM_SUFFIX)
+    net, stream = (configs.get(manifest.name + suffix) for suffix in (NET_SUFFIX, STREAM_SUFFIX))
     slots, queue = (_number(stream, "slots"), _number(stream, "max_queue_size")) if stream else (0, 0)
     is_native = (device == "cpu" or tag >= CUDA_13_TAG) and not one_hop.why_not(repository, manifest.name, device)
     return ModelNeeds(
         threads=max(_number(config, "intra_op_thread_count") for config in configs.values()) or 1,
-        weights=_weights(manifest, configs, device),
+        weights=sum(entry.size for path, entry in manifest.files.items() if not is_others(path, net, device)),
         cache=slots
         and _cache(repository, manifest, stream, device, slots) + (_number(stream, "prefix_cache_mb") << 20),
         processes=0 if is_native else sum(config.backend == "python" for config in configs.values()),
@@ -81,12 +81,6 @@ def _number(config: Any, parameter: str) -> int:
     """Return an integer parameter of a configuration; 0 if it is missing or not an integer."""
     text = config.parameters[parameter].string_value if parameter in config.parameters else ""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
-
-
-def _weights(manifest: Manifest, configs: dict[str, Any], device: str) -> int:
-    """Return the bytes of all files, except files that only the other device reads."""
-    net = configs.get(manifest.name + NET_SUFFIX)
-    return sum(entry.size for path, entry in manifest.files.items() if not is_others(path, net, device))
 
 
 def is_others(path: str, net: Any, device: str) -> bool:

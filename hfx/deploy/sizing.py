@@ -185,7 +185,7 @@ def size(deployment: Deployment, scale: Scale, measured: Mapping[str, Measured])
     check_range("--pre-stop", scale.pre_stop, 0, LARGEST_SECONDS)
     check_range("--wait", scale.wait, 0.01, LARGEST_WAIT)
     check_range("--rate", scale.rate or None, 0.001, 1e9)
-    replicas = _replicas(deployment, scale, measured)
+    replicas, drain = _replicas(deployment, scale, measured), deployment.drain
     return Sizing(
         millicores=_millicores(deployment, measured),
         memory=_memory(deployment, measured),
@@ -195,7 +195,10 @@ def size(deployment: Deployment, scale: Scale, measured: Mapping[str, Measured])
         max_replicas=_max_replicas(scale, replicas.value),
         start=_start(deployment),
         pre_stop=Figure(scale.pre_stop, "until every proxy of the cluster has learned that this pod takes no more"),
-        grace=_grace(deployment, scale),
+        grace=Figure(
+            scale.pre_stop + stop_seconds(drain),
+            f"preStop {scale.pre_stop} + 2 x drain {drain} (HTTP, then gRPC) + margin {STOP_MARGIN_SECONDS}",
+        ),
         signals=signals(deployment, scale.wait, {name: each.requests_per_second for name, each in measured.items()}),
     )
 
@@ -253,12 +256,6 @@ def _start(deployment: Deployment) -> Figure:
         f" {mib(_file_bytes(deployment))} at {COPY_BYTES_PER_SECOND >> 20} MiB/s"
     )
     return Figure(LOAD_SECONDS + copying, source)
-
-
-def _grace(deployment: Deployment, scale: Scale) -> Figure:
-    drain = deployment.drain
-    source = f"preStop {scale.pre_stop} + 2 x drain {drain} (HTTP, then gRPC) + margin {STOP_MARGIN_SECONDS}"
-    return Figure(scale.pre_stop + stop_seconds(drain), source)
 
 
 # The number of pods

@@ -79,7 +79,9 @@ def published_metadata(repository: Path, name: str) -> ModelMetadata:
 
 def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, timeout: float | None) -> Model:
     several = TensorMetadata(names.NUM_RETURN_SEQUENCES, "INT32", (-1, 1))
-    deadline = {} if timeout is None else _deadline(timeout)
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise UsageError(f"A timeout of {timeout} s can't be kept.", "Give a positive number of seconds.")
+    deadline = {} if timeout is None else {names.TIMEOUT_MS: [max(1, min(INT32_MAX, round(1000 * timeout)))]}
     one_document = threading.Lock()  # one document's chunks fill the engine
 
     def answer(request: Request) -> Answer:
@@ -103,9 +105,3 @@ def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, t
 
     metadata = replace(metadata, inputs=(*metadata.inputs, several))
     return Model(task, metadata, answer, stream, 2 * generator.slots)
-
-
-def _deadline(timeout: float) -> Request:
-    if not 0 < timeout < math.inf:
-        raise UsageError(f"A timeout of {timeout} s can't be kept.", "Give a positive number of seconds.")
-    return {names.TIMEOUT_MS: [max(1, min(INT32_MAX, round(1000 * timeout)))]}

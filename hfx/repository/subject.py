@@ -150,12 +150,9 @@ def _model(repository: Path, folder: Path) -> Model:
     paths = {DEFAULT: folder / CONFIG} if os.path.lexists(folder / CONFIG) else {}
     paths |= {path.stem: path for path in sorted((folder / VARIANTS).glob("*.pbtxt"))}
     configs = {variant: _config(repository, path) for variant, path in paths.items()}
-    versions = tuple(sorted(path for path in folder.glob("*") if _is_version(path)))
+    numbered = [path for path in folder.glob("*") if re.fullmatch(r"[1-9][0-9]*", path.name, re.ASCII)]
+    versions = tuple(sorted(path for path in numbered if path.is_dir()))
     return Model(folder.name, folder, configs, versions)
-
-
-def _is_version(path: Path) -> bool:
-    return re.fullmatch(r"[1-9][0-9]*", path.name, re.ASCII) is not None and path.is_dir()
 
 
 def _config(repository: Path, path: Path) -> ConfigFile:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hfx.cli.output import reporter
+from hfx.cli.output import counted, reporter
 from hfx.cli.perf.loads import check_output
 from hfx.errors import UsageError
 from hfx.options import Option
@@ -49,8 +49,8 @@ def command(
         _write(output, html(read))
         pictures = [] if svg is None else _pictures(read, svg)
     size = output.stat().st_size
-    lines = [f"Wrote {output} ({size / 1e6:.1f} MB, {_counted(len(read), 'result')})."]
-    lines += [f"Wrote {_counted(len(pictures), 'picture')} into {svg}."] if svg is not None else []
+    lines = [f"Wrote {output} ({size / 1e6:.1f} MB, {counted(len(read), 'result')})."]
+    lines += [f"Wrote {counted(len(pictures), 'picture')} into {svg}."] if svg is not None else []
     report.result({"page": str(output), "bytes": size, "pictures": [str(path) for path in pictures]}, lines)
 
 
@@ -82,7 +82,3 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}.", "Give another place.") from error
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number != 1 else ''}"

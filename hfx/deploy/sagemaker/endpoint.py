@@ -148,7 +148,10 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
     )
     _check(endpoint)
     default = f"s3://sagemaker-{endpoint.region}-{endpoint.account}/{endpoint.name}"
-    return replace(endpoint, bucket=_s3((settings.bucket or default).rstrip("/")))
+    bucket = (settings.bucket or default).rstrip("/")
+    if len(bucket) > 400 or not S3_PATTERN.fullmatch(bucket):
+        raise UsageError(f"{bucket!r} is not an S3 location.", "Give --bucket s3://BUCKET/PREFIX.")
+    return replace(endpoint, bucket=bucket)
 
 
 def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
@@ -272,12 +275,6 @@ def _check_ids(option: str, values: Sequence[str]) -> None:
     for value in values:
         if not ID_PATTERNS[option].fullmatch(value):
             raise UsageError(f"{option} {value!r} is not an identifier of AWS.", "Copy it from the VPC console.")
-
-
-def _s3(uri: str) -> str:
-    if len(uri) > 400 or not S3_PATTERN.fullmatch(uri):
-        raise UsageError(f"{uri!r} is not an S3 location.", "Give --bucket s3://BUCKET/PREFIX.")
-    return uri
 
 
 def _match(pattern: re.Pattern[str], text: str) -> re.Match[str]:

@@ -114,16 +114,13 @@ class Driver:
             due = self._origin + at
             if self._is_past(due):
                 break
-            await self._sleep_until(due)
+            while (wait := due - time.perf_counter()) > 0 and not self._over:
+                await asyncio.sleep(min(wait, MAX_SLEEP))
             if (record := self._next(due, 0)) is None:
                 break
             self._spawn(self._send(record))
         self._drain()
         await self._finished()
-
-    async def _sleep_until(self, due: float) -> None:
-        while (wait := due - time.perf_counter()) > 0 and not self._over:
-            await asyncio.sleep(min(wait, MAX_SLEEP))
 
     async def _finished(self) -> None:
         while self._tasks:

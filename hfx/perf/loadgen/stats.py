@@ -33,7 +33,10 @@ def run_of(log: RequestLog, subject: Subject, load: Load, plan: Plan, slo: Slo |
     - open plans: the time from the first answer to the last (times n / (n - 1), as n answers have n - 1 gaps),
     - all requests at once: `seconds`.
     """
-    rows, gaps = _counted(log)
+    everything: Rows = np.asarray(log.rows).view(ROW).view(np.recarray)
+    counts = everything.due >= log.since
+    gaps = np.asarray(log.gaps)[np.repeat(counts & (everything.kind == 0), everything.gaps.astype(int))]
+    rows = everything[counts]
     good = rows[rows.kind == 0]
     seconds = float(rows.end.max() - rows.due.min()) if rows.size else 0.0
     busy = _busy_seconds(rows, good, plan, seconds)
@@ -78,13 +81,6 @@ def saturation(cores: float, lag: float | None, late: float | None, latency: flo
     if lag is not None and lag > tolerable:
         return f"the load generator's event loop was late by {lag * 1e3:.1f} ms (p99){why}"
     return ""
-
-
-def _counted(log: RequestLog) -> tuple[Rows, Column]:
-    """Return the rows that count, and the gaps between messages of the successful requests among them."""
-    rows: Rows = np.asarray(log.rows).view(ROW).view(np.recarray)
-    counts = rows.due >= log.since
-    return rows[counts], np.asarray(log.gaps)[np.repeat(counts & (rows.kind == 0), rows.gaps.astype(int))]
 
 
 def _busy_seconds(rows: Rows, good: Rows, plan: Plan, seconds: float) -> float:

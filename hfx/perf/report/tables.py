@@ -356,7 +356,7 @@ def trials(result: Result) -> list[Trial]:
         return []
     rate, p99 = trial_figures(result)
     measured = [
-        (group, (more, less), _fault(group))
+        (group, (more, less), "" if all(run.good_share >= GOOD_SHARE for run in group.runs) else "misses")
         for group in groups([run for run in result.runs if run.load.case != FINAL])
         if (more := group.median(rate.of)) is not None and (less := group.median(p99.of)) is not None
     ]
@@ -376,8 +376,3 @@ def beaten(point: tuple[float, float], points: Sequence[tuple[float, float]]) ->
     The first coordinate is to be maximized, the second minimized.
     """
     return any(each != point and each[0] >= point[0] and each[1] <= point[1] for each in points)
-
-
-def _fault(group: Group) -> str:
-    """Return why these settings can't be the best; empty if they met the SLO."""
-    return "" if all(run.good_share >= GOOD_SHARE for run in group.runs) else "misses"

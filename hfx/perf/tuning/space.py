@@ -73,7 +73,9 @@ def space(
     larger batches and queues are not tried. Raises UsageError if nothing can be chosen.
     """
     has = current(repository, manifest, device)
-    siblings = _siblings(repository, manifest, device)
+    others = [entry.manifest for entry in models(repository) if entry.manifest and entry.name != manifest.name]
+    siblings = [manifest.name]  # and the models with the same answers in other precisions or runtimes
+    siblings += sorted(m.name for m in others if getattr(m.precision, device) and _content(m) == _content(manifest))
     known = [*has, *([MODEL] if len(siblings) > 1 else [])]
     if unknown := [name for name in only if name not in known]:
         raise UsageError(f"{manifest.name!r} has no setting {unknown[0]!r} to tune.", f"It has {', '.join(known)}.")
@@ -134,16 +136,6 @@ def _counts(most: int) -> list[int]:
 
 def _dimension(name: str, options: Sequence[Settings]) -> Dimension:
     return Dimension(name, {settings_line(option): option for option in options})
-
-
-def _siblings(repository: Path, manifest: Manifest, device: str) -> list[str]:
-    """Return the published models with the same answers in other precisions or runtimes.
-
-    `manifest`'s model is first.
-    """
-    found = [entry.manifest for entry in models(repository) if entry.manifest and entry.name != manifest.name]
-    alike = [each.name for each in found if getattr(each.precision, device) and _content(each) == _content(manifest)]
-    return [manifest.name, *sorted(alike)]
 
 
 def _content(manifest: Manifest) -> tuple[object, ...]:

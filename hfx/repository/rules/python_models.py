@@ -23,11 +23,6 @@ ENGINE_FILE = "cpu/engine.json"
 ENGINE_BYTES = 1 << 20
 
 
-def _versions(subject: Subject) -> Iterator[Path]:
-    python = [model for model, _, config in subject.parsed() if backend_of(config) == "python"]
-    yield from sorted({version for model in python for version in model.versions})
-
-
 @rule("HFX701", "error", "Put the model's Python file there.")
 def missing_model(subject: Subject) -> Iterator[Problem]:
     """A Python model without its file."""
@@ -43,7 +38,8 @@ def missing_model(subject: Subject) -> Iterator[Problem]:
 def does_not_compile(subject: Subject) -> Iterator[Problem]:
     """A Python file does not compile."""
     fix = f"Correct it for Python {subject.release.python or 3}."
-    for version in _versions(subject):
+    python = [model for model, _, config in subject.parsed() if backend_of(config) == "python"]
+    for version in sorted({version for model in python for version in model.versions}):
         for path in sorted(version.rglob("*.py")):
             if PACKAGES_FOLDER in path.relative_to(version).parts:
                 continue  # files of wheels, which are for the Python that their names state
