@@ -28,7 +28,7 @@ CHECK = """
 """
 KEYWORDS = '''
 class Settings(TypedDict, total=False):
-    """GenerationSettings as keyword arguments."""
+    """The fields of GenerationSettings, and aliases of other servers, as keyword arguments."""
 
 '''
 

@@ -114,7 +114,7 @@ def command(
 
 
 def _is_single(task: Task, chosen: Request, entry: Entry) -> bool:
-    """Whether an entry gets a single label: the best label of a classifier, unless `top_k` is given."""
+    """Return whether an entry gets a single label: the best label of a classifier, unless `top_k` is given."""
     own = entry.content if isinstance(entry.content, dict) else {}
     return task is Task.TEXT_CLASSIFICATION and TOP_K not in chosen and own.get(TOP_K) is None
 

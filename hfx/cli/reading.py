@@ -54,7 +54,7 @@ def json_lines(file: BinaryIO) -> Iterator[Entry]:
 
 
 def is_piped() -> bool:
-    """Whether the standard input is a pipe, socket or file, not a terminal or /dev/null."""
+    """Return whether the standard input is a pipe, socket or file, not a terminal or /dev/null."""
     try:
         return not stat.S_ISCHR(os.fstat(0).st_mode)
     except OSError:  # it is closed

@@ -72,7 +72,7 @@ class Address:
 
     @property
     def target(self) -> str:
-        """The address as HOST:PORT."""
+        """The address without its scheme, as HOST:PORT."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property

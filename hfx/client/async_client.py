@@ -32,7 +32,7 @@ class AsyncClient(AsyncBase):
     """
 
     async def is_ready(self) -> bool:
-        """Whether the server answers and all of its models are ready; raises ServerError if it refuses the token."""
+        """Return whether the server answers and all models are ready; raises ServerError if it refuses the token."""
         return await self._session.is_ready()
 
     async def wait_ready(self, timeout: float = 60.0) -> None:
@@ -40,15 +40,15 @@ class AsyncClient(AsyncBase):
         await self._session.wait_ready(timeout)
 
     async def models(self) -> list[str]:
-        """The sorted names of the ready models that can be requested, without the members of these models."""
+        """Return the sorted names of the ready models that can be requested, without the members of these models."""
         return await self._session.models()
 
     async def metadata(self, name: str) -> ModelMetadata:
-        """The input and output tensors of a model, which are cached after the first request."""
+        """Return the input and output tensors of a model, which are cached after the first request."""
         return await self._session.metadata(name)
 
     async def model_sha256(self, name: str) -> str:
-        """The SHA-256 of the served model's files; empty if the server does not report it."""
+        """Return the SHA-256 of the served model's files; empty if the server does not report it."""
         return await self._session.model_sha256(name)
 
     async def infer(self, name: str, values: Values, *, timeout: Seconds = None) -> dict[str, Array]:
@@ -70,7 +70,7 @@ class AsyncClient(AsyncBase):
         self, name: str, texts: Many, *, top_k: Count = None, timeout: Seconds = None
     ) -> list[Classification]: ...
     async def classify(self, name: str, texts: Texts, *, top_k: Count = None, timeout: Seconds = None) -> Any:
-        """The best `top_k` labels of each text (default: the model's own number)."""
+        """Return the best `top_k` labels of each text (default: the model's own number)."""
         return await self._call(calls.classify(name, top_k), texts, timeout)
 
     @overload
@@ -78,7 +78,7 @@ class AsyncClient(AsyncBase):
     @overload
     async def label_tokens(self, name: str, texts: Many, *, timeout: Seconds = None) -> list[Entities]: ...
     async def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Any:
-        """The entities of each text."""
+        """Return the entities of each text."""
         return await self._call(calls.label_tokens(name), texts, timeout)
 
     @overload
@@ -92,7 +92,7 @@ class AsyncClient(AsyncBase):
     async def fill_mask(
         self, name: str, texts: Texts, *, top_k: Count = None, targets: Texts | None = None, timeout: Seconds = None
     ) -> Any:
-        """The best `top_k` tokens (default: 5) for each mask token of each text, from `targets` or from all tokens."""
+        """Return the best `top_k` tokens (default: 5) for each mask of each text, from `targets` or from all tokens."""
         return await self._call(calls.fill_mask(name, top_k, targets), texts, timeout)
 
     @overload
@@ -106,7 +106,7 @@ class AsyncClient(AsyncBase):
     async def answer(
         self, name: str, question: Texts, context: Texts, *, timeout: Seconds = None, **settings: Unpack[AnswerSettings]
     ) -> Any:
-        """The answer to `question` in `context`. Lists are paired up; a single context serves all questions.
+        """Return the answer to `question` in `context`. Lists are paired up; a single context serves all questions.
 
         `top_k` is the number of answers, `max_answer_len` the maximum number of tokens in an answer, and `doc_stride`
         the number of tokens that two neighbouring windows over the context share. With `handle_impossible_answer`,
@@ -127,7 +127,7 @@ class AsyncClient(AsyncBase):
         dimensions: Count = None,
         timeout: Seconds = None,
     ) -> Vectors:
-        """The vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many.
+        """Return the vectors of the texts: float32 of shape [d] for a text, [number of texts, d] for many.
 
         A prompt is put before each text: `prompt_name` names one of the model's prompts, `prompt` is any text.
         `dimensions` shortens the vectors of models that were trained for it: each vector is cut to its first numbers
@@ -139,7 +139,7 @@ class AsyncClient(AsyncBase):
     async def embed_tokens(
         self, name: str, texts: Many, *, prompt_name: Word = None, prompt: Word = None, timeout: Seconds = None
     ) -> list[Vectors]:
-        """The vectors of each text's tokens, special tokens included, as float32 of shape [tokens, d].
+        """Return the vectors of each text's tokens, special tokens included, as float32 of shape [tokens, d].
 
         The model must have been exported with vectors of tokens (ColBERT, or `--token-vectors`). For `prompt_name` and
         `prompt` see `embed`.
@@ -180,7 +180,7 @@ class AsyncClient(AsyncBase):
         top_k: Count = None,
         timeout: Seconds = None,
     ) -> Any:
-        """The scores of the candidate `labels` for each text; with `multi_label` each label is scored independently."""
+        """Return the scores of the candidate `labels` for each text; `multi_label` scores each label independently."""
         return await self._call(calls.zero_shot(name, labels, multi_label, top_k), texts, timeout)
 
     async def rank(
@@ -194,7 +194,7 @@ class AsyncClient(AsyncBase):
         prompt: Word = None,
         timeout: Seconds = None,
     ) -> list[Rank]:
-        """The scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
+        """Return the scores of the texts for `query`, best first; with `raw_scores` the logits, without an activation.
 
         `prompt_name` names one of the model's prompts, `prompt` is any text. The prompt is put before the query, or is
         the instruction in a template. The scores of a ColBERT are MaxSim, and it takes no `prompt_name`.
@@ -217,7 +217,7 @@ class AsyncClient(AsyncBase):
         prompt: Word = None,
         timeout: Seconds = None,
     ) -> Vectors:
-        """The scores of (query, text) pairs, as CrossEncoder.predict returns them: float32 of shape [pairs, labels].
+        """Return the scores of (query, text) pairs, as CrossEncoder.predict does: float32 of shape [pairs, labels].
 
         For a model with one label the shape is [pairs], and `apply_softmax` is not available. With `raw_scores`, the
         scores are the logits. For `prompt_name` and `prompt` see `rank`.
@@ -236,7 +236,7 @@ class AsyncClient(AsyncBase):
     async def generate(
         self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """The model's continuation of each text, or its answer to the text. Keywords override `settings`."""
+        """Return the model's continuation of each text, or its answer to the text. Keywords override `settings`."""
         return await self._call(calls.generate(name, merged(settings, keywords)), texts, timeout)
 
     @overload
@@ -250,7 +250,7 @@ class AsyncClient(AsyncBase):
     async def summarize(
         self, name: str, texts: Texts, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> Any:
-        """Like `generate`, for summarization models only; `long="chunk"` summarizes texts of any length."""
+        """Summarize texts with the parameters of `generate`; `long="chunk"` summarizes texts of any length."""
         make = calls.generate(name, merged(settings, keywords))
         check_summarizer(await self._session.metadata(name, timeout))
         return await self._call(make, texts, timeout)
@@ -258,7 +258,7 @@ class AsyncClient(AsyncBase):
     def stream(
         self, name: str, text: str, settings: Preset = None, *, timeout: Seconds = None, **keywords: Unpack[Settings]
     ) -> AsyncTextStream:
-        """Like `generate`, but the result is a context manager that yields the text in pieces as they are generated."""
+        """Return a context manager that yields the text of `generate` in pieces as they are generated."""
         call = calls.stream(name, text, merged(settings, keywords))
         return AsyncTextStream(self._session, name, call, timeout)
 

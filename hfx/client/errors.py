@@ -104,20 +104,20 @@ def check_authorized(error: ServerError) -> None:
 
 
 def no_answer(url: str, waited: float) -> ServerUnreachable:
-    """The error for a server that does not answer at all."""
+    """Return the error for a server that does not answer at all."""
     return ServerUnreachable(
         f"Nothing answers at {url} (waited {waited:.3g} s).", "Check the address and port, and the firewall."
     )
 
 
 def timed_out(url: str, timeout: float, status: str = "DEADLINE_EXCEEDED") -> RequestTimeout:
-    """The error for an answer that did not arrive in time."""
+    """Return the error for an answer that did not arrive in time."""
     text = f"The server at {url} did not answer within {timeout:.3g} s."
     return RequestTimeout(text, FIXES[RequestTimeout], status=status)
 
 
 def idle(url: str, idle: float) -> RequestTimeout:
-    """The error for a stream without a new piece for `idle` seconds."""
+    """Return the error for a stream without a new piece for `idle` seconds."""
     return RequestTimeout(
         f"Nothing new of the stream came from {url} for {idle:.3g} s.",
         "The model may be stuck or its queue long: look at the server, or give a longer idle_timeout.",
@@ -125,13 +125,13 @@ def idle(url: str, idle: float) -> RequestTimeout:
 
 
 def client_closed(url: str) -> RequestCancelled:
-    """The error for a request whose client was closed meanwhile."""
+    """Return the error for a request whose client was closed meanwhile."""
     text = f"The connection to {url} was closed before the answer was complete."
     return RequestCancelled(text, "Close a client when its calls are done.")
 
 
 def connection_failed(text: str, url: str) -> ServerError:
-    """The error for an HTTP connection that failed, or on which the server answered something other than HTTP."""
+    """Return the error for an HTTP connection that failed, or on which the answer was something other than HTTP."""
     error = failure("502", text, url)
     error.status = ""
     return error

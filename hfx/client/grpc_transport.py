@@ -240,7 +240,7 @@ def _translated(url: str, timeout: float, idle: float = 0) -> Iterator[None]:
 
 
 def _accepts_connections(url: str) -> bool:
-    """Whether the port is open at any of the host's addresses.
+    """Return whether the port is open at any of the host's addresses.
 
     A name such as localhost may have several addresses. gRPC reports the failure of the last one, which may refuse a
     connection that another address accepts.

@@ -361,5 +361,5 @@ def _text(outputs: Tensors, name: str) -> str:
 
 
 def _truncated_tokens(outputs: Tensors) -> int:
-    """The number of tokens of the text that were left out; 0 if the model does not count them."""
+    """Return the number of tokens of the text that were left out; 0 if the model does not count them."""
     return _value(outputs, names.TRUNCATED_TOKENS, int) if names.TRUNCATED_TOKENS in outputs else 0

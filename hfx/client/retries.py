@@ -61,11 +61,11 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """The seconds until the deadline; at least 0.001, so that a late request fails with a timeout."""
+        """Return the seconds until the deadline; at least 0.001, so that a late request fails with a timeout."""
         return max(self._end - time.monotonic(), 0.001)
 
     def passes_within(self, seconds: float) -> bool:
-        """Whether the deadline passes within this number of seconds."""
+        """Return whether the deadline passes within this number of seconds."""
         return time.monotonic() + seconds >= self._end
 
 

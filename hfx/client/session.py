@@ -76,12 +76,12 @@ class Session:
         return result
 
     async def metadata(self, name: str, timeout: float | None = None) -> ModelMetadata:
-        """The input and output tensors of model `name`, which are requested once and then cached."""
+        """Return the input and output tensors of model `name`, which are requested once and then cached."""
         deadline = self.deadline(timeout)
         return await self.retries.call(lambda: self._describe(name, deadline), deadline)
 
     async def model_sha256(self, name: str) -> str:
-        """The SHA-256 of the model's files, read from its configuration each time; empty if it is not there."""
+        """Return the SHA-256 of the model's files, read from its configuration each time; empty if it is not there."""
         deadline = self.deadline(None)
         check_text(name, "the model's name")
 
@@ -92,7 +92,7 @@ class Session:
         return await self.retries.call(read, deadline)
 
     async def models(self) -> list[str]:
-        """The sorted names of the ready models that can be requested, without the members of other models."""
+        """Return the sorted names of the ready models that can be requested, without the members of other models."""
         deadline = self.deadline(None)
         return await self.retries.call(
             lambda: self.explain_errors("", "", deadline, self._names(deadline.left())), deadline
@@ -132,7 +132,7 @@ class Session:
             raise reason from (error.__cause__ if reason is error else error)
 
     async def is_ready(self) -> bool:
-        """Whether the server answers and all of its models are ready; raises ServerError if it refuses the token."""
+        """Return whether the server answers and all models are ready; raises ServerError if it refuses the token."""
         self.check_open()
         return await self.transport.is_ready()
 
@@ -149,7 +149,7 @@ class Session:
             await self._sleep(READY_POLL_SECONDS)
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; requests in flight end with an error."""
         self._closed = True
         await self.transport.close()
 

@@ -163,7 +163,7 @@ class GenerationSettings:
 
 
 class Settings(TypedDict, total=False):
-    """GenerationSettings as keyword arguments."""
+    """The fields of GenerationSettings, and aliases of other servers, as keyword arguments."""
 
     max_tokens: int | None
     min_tokens: int | None

@@ -59,19 +59,19 @@ class Transport(Protocol):
         """Return the answers of a decoupled model. The request is sent at once, or with the first read."""
 
     async def is_live(self) -> bool:
-        """Whether the server answers. Raises ServerError if it refuses the token."""
+        """Return whether the server answers. Raises ServerError if it refuses the token."""
 
     async def is_ready(self) -> bool:
-        """Whether the server answers and all its models are ready. Raises ServerError if it refuses the token."""
+        """Return whether the server answers and all models are ready. Raises ServerError if it refuses the token."""
 
     async def models(self, timeout: float) -> list[str]:
-        """The names of the ready models, including members of other models."""
+        """Return the names of the ready models, including members of other models."""
 
     async def metadata(self, model: str, timeout: float) -> ModelMetadata:
-        """The inputs and outputs of `model`, to which `completed` has added the task or kind."""
+        """Return the inputs and outputs of `model`, to which `completed` has added the task or kind."""
 
     async def parameter(self, model: str, name: str, timeout: float) -> str:
-        """The parameter `name` of the configuration of `model`; empty if there is none."""
+        """Return the parameter `name` of the configuration of `model`; empty if there is none."""
 
     async def close(self) -> None:
         """Close the connection. Requests in flight end with an error."""

@@ -20,7 +20,7 @@ MAX_RECORD_BYTES = 16 << 20  # the record of a bundle names thousands of files
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The content of hfx-deploy.json: the target, the names of the models, and every file."""
+    """The target and the files that hfx-deploy.json names."""
 
     target: str
     files: dict[str, FileEntry]

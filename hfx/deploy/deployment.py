@@ -186,7 +186,7 @@ class DeployedModel:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """The NAME under which the model was published."""
         return self.manifest.name
 
     @property

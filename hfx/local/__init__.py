@@ -84,7 +84,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def is_foreign(library: Path, sha256: str) -> bool:
-    """Whether a model's library of native operators differs from this installation's in any byte.
+    """Return whether a model's library of native operators differs from this installation's in any byte.
 
     A foreign library is not loaded in this process, as it would be foreign code (a server does run the code of its
     models). A log line says that it is not used. For a library whose hash is not `sha256` the result is False, because

@@ -85,7 +85,7 @@ class LocalGenerator:
         return self._generator.engine.runtime
 
     def is_random(self, request: Request) -> bool:
-        """Whether the answer to the request is sampled, so that another model would give another text."""
+        """Return whether the answer to the request is sampled, so that another model would give another text."""
         from hfx.python_backends.generation.configuration import resolve_config
 
         with _translated_errors():
@@ -117,7 +117,7 @@ class LocalGenerator:
             yield from pieces
 
     def close(self) -> None:
-        """Release the model."""
+        """Close the engine, and release the memory of the model."""
         self._generator.close()
 
     def __enter__(self) -> LocalGenerator:

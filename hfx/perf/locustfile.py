@@ -163,7 +163,7 @@ class ModelUser(User):
 
     @task
     def send(self) -> None:
-        """Send one request."""
+        """Send the next request when it is due, and record its times."""
         request, due = self.environment.hfx.next()
         while (pause := due - now()) > 0:
             time.sleep(pause)  # patched by gevent
@@ -202,13 +202,13 @@ class ModelUser(User):
 
 
 class GrpcUser(ModelUser):
-    """Unary requests over gRPC."""
+    """Sends requests over gRPC, and takes whole answers."""
 
     host = "grpc://127.0.0.1:8001"
 
 
 class RestUser(ModelUser):
-    """Unary requests over HTTP."""
+    """Sends requests over HTTP, and takes whole answers."""
 
     host = "http://127.0.0.1:8000"
     protocol = "http"

@@ -108,7 +108,7 @@ def change(
 
 @contextmanager
 def scratch(repository: Path, name: str) -> Iterator[Path]:
-    """A folder for changed copies of NAME, on the repository's file system, so that links to its files take no space.
+    """Yield a folder for changed copies of NAME, on the repository's file system, so that links take no space.
 
     The folder is deleted at the end of the block, and by recover() after a crash. If the repository can't be written
     to, the folder is created among the temporary files of the system.

@@ -115,7 +115,7 @@ def stagings_inside(repository: Path) -> list[Path]:
 
 
 def is_placeholder(staging: Path) -> bool:
-    """Whether Triton loads the staging folder as a model that does nothing."""
+    """Return whether Triton loads the staging folder as a model that does nothing."""
     return all((staging / name).is_file() for name in PLACEHOLDER)
 
 

@@ -116,19 +116,19 @@ class Subject:
         return path.relative_to(self.repository).as_posix()
 
     def onnx(self, path: Path) -> OnnxFacts:
-        """The facts of an ONNX file, which is read once."""
+        """Return the facts of an ONNX file, which is read once."""
         if path not in self._onnx:
             self._onnx[path] = read_onnx(path)
         return self._onnx[path]
 
     def file_problems(self, manifest: Manifest) -> list[FileProblem]:
-        """The differences between the files of a model and its manifest. The files are hashed once."""
+        """Return the differences between the files of a model and its manifest. The files are hashed once."""
         if manifest.name not in self._files:
             self._files[manifest.name] = verify_files(manifest, self.repository)
         return self._files[manifest.name]
 
     def manifest_of(self, model: Model) -> Manifest | None:
-        """The manifest of the model of hfx that a folder belongs to."""
+        """Return the manifest of the model of hfx that a folder belongs to."""
         manifests = (entry.manifest for entry in self.entries if entry.manifest)
         return next((manifest for manifest in manifests if model.name in manifest.folders), None)
 
@@ -203,7 +203,7 @@ class Finding:
         return f"{self.path}:{self.line}" if self.line else self.path
 
     def lines(self) -> tuple[str, str, str]:
-        """The lines that a person reads: the rule and the place, the message, the fix."""
+        """Return the lines that a person reads: the rule and the place, the message, the fix."""
         return f"{self.rule} {self.severity} {self.place}", f"    {self.message}", f"    {self.fix}"
 
     def __str__(self) -> str:

@@ -42,7 +42,7 @@ class Row:
     looked: float = 0.0
 
     def update(self, progress: Progress) -> None:
-        """Store new progress."""
+        """Store new progress, and a throughput for the sparkline every LOOK_SECONDS."""
         self.last, now = progress, time.monotonic()
         if progress.phase == "counted" and progress.succeeded and now - self.looked >= LOOK_SECONDS:
             self.looked = now

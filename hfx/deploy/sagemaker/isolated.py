@@ -67,7 +67,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def main() -> int:
-    """Run the command line."""
+    """Run a command in a network namespace of its own, which one port of this machine reaches."""
     listener = socket.socket(fileno=int(sys.argv[1]))
     try:
         leave_network()

@@ -37,7 +37,7 @@ class RequestSet:
     description: str
 
     def at(self, number: int) -> Request:
-        """The request with this number, from 0."""
+        """Return the request with this number, from 0."""
         return self.items[number % len(self.items)]
 
 

@@ -275,11 +275,11 @@ class Windows:
         return self._done[-NEEDED][0]
 
     def start(self, now: float) -> None:
-        """Begin the first window."""
+        """Begin the first window at `now` (time.perf_counter)."""
         self._begin = now
 
     def add(self, latency: float) -> None:
-        """Count a successful request."""
+        """Add the `latency` of a successful request in seconds to the window."""
         self._latencies.append(latency)
 
     def tick(self, now: float) -> None:

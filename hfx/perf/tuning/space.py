@@ -44,7 +44,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """The number of combinations."""
+        """The number of combinations of options."""
         return prod(len(dimension.options) for dimension in self.dimensions)
 
     def settings(self, choice: Mapping[str, str]) -> dict[str, int | str]:

@@ -161,7 +161,7 @@ def dimensions(subject: Subject) -> Iterator[Problem]:
 
 
 def _describes(declared: tuple[int, ...], actual: tuple[int, ...], kind: str) -> bool:
-    """Whether every shape that the configuration allows fits the graph.
+    """Return whether every shape that the configuration allows fits the graph.
 
     An output's dimension may also be fixed in the graph and free in the configuration.
     """

@@ -75,7 +75,7 @@ def gpu_in_cpu_config(subject: Subject) -> Iterator[Problem]:
 
 
 def has_gpu(config: ConfigFile) -> bool:
-    """Whether an instance of the model needs a GPU."""
+    """Return whether an instance of the model needs a GPU."""
     return any(map(_on_gpu, config.message.instance_group))
 
 
@@ -133,7 +133,7 @@ def _members(view: View) -> dict[str, set[str]]:
 
 
 def _threads(config: ConfigFile, cores: int) -> int:
-    """The number of compute threads on CPUs: instances x intra-op threads.
+    """Return the number of compute threads on CPUs: instances x intra-op threads.
 
     Without a setting, ONNX Runtime uses every core.
     """
