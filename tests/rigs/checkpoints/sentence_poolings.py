@@ -1,4 +1,4 @@
-"""What follows the transformer of an embedder, compared with sentence-transformers' own modules without an export."""
+"""What precedes and follows the transformer of an embedder, compared with sentence-transformers without an export."""
 
 from __future__ import annotations
 
@@ -10,11 +10,26 @@ import numpy as np
 from hfx.exporter.encoder.checkpoint.pooling import make_pooler
 from hfx.exporter.encoder.checkpoint.sentence_transformers import read_pooling
 from hfx.exporter.encoder.graph.pooled_graph import append_pooling
+from hfx.exporter.encoder.plan import make_encoder_plan
+from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import open_checkpoint
-from tests.rigs.checkpoints.sentence_models import HIDDEN
+from hfx.names import TEXT_INPUT
+from tests.rigs.checkpoints.sentence_models import HIDDEN, TEXTS
 from tests.rigs.files import onnx_toys
 
 LENGTHS = (9, 3, 4, 8)  # of rows of token vectors
+
+
+def check_ids(folder: Path, reference: Any) -> None:
+    """Check that the ids that the gate of an export expects are those of `reference`, with each of its prompts."""
+    plan = make_encoder_plan(open_checkpoint(str(folder)), ExportOptions())
+    tokenizer = plan.kind.load_tokenizer(plan.checkpoint)
+    positions = getattr(reference[0].config, "max_position_embeddings", reference.max_seq_length)
+    reference.max_seq_length = min(reference.max_seq_length, positions)
+    for prompt in ("", *reference.prompts.values()):
+        for text in TEXTS:
+            [found] = plan.kind.expected_ids(tokenizer, {TEXT_INPUT: prompt + text}, plan.max_length)
+            assert found == reference.preprocess([prompt + text])["input_ids"][0].tolist()
 
 
 def check_pooling(folder: Path, reference: Any, prompt: int = 0, lengths: tuple[int, ...] = LENGTHS) -> None:

@@ -29,6 +29,13 @@ def full(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.full)
 
 
+def few(names: Iterable[str], *common: str) -> list[Any]:
+    """Mark `names` but those in `common`, which `make test` leaves out; the common ones are one of each kind."""
+    names = list(names)
+    assert set(common) <= set(names)
+    return [name if name in common else full(name) for name in names]
+
+
 def thinned(names: Iterable[str]) -> list[Any]:
     """Mark every second of `names`, which `make test` leaves out; each varies one field of a common configuration."""
     return [full(name) if at % 2 else name for at, name in enumerate(names)]

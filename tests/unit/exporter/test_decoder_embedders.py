@@ -30,7 +30,8 @@ from tests.rigs.checkpoints.sentence_models import (
     pooling,
     write_embedder,
 )
-from tests.rigs.machine.tiers import full
+from tests.rigs.checkpoints.sentence_poolings import check_ids, check_pooling
+from tests.rigs.machine.tiers import few, full
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -71,12 +72,16 @@ def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -
     return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
 
 
-# The library pads one of Qwen and Gemma on the left, the other on the right. Windows of Qwen3 and Mistral are those of
-# Qwen2, and test_encoders.py compares each.
-RARE = {"qwen-padded-right", "gemma-padded-left", "qwen-window", "mistral"}
+@pytest.mark.parametrize("name", RECIPES)
+def test_ids_and_pooling_of_decoders_are_those_of_the_library(tmp_path: Path, name: str) -> None:
+    """What an export reads of each; test_encoders.py compares the graph of each architecture."""
+    reference = write_embedder(tmp_path, RECIPES[name])
+    check_ids(tmp_path / "model", reference)
+    check_pooling(tmp_path / "model", reference)
 
 
-@pytest.mark.parametrize("name", [full(name) if name in RARE else name for name in RECIPES])
+# The library pads Qwen on the left and Gemma, whose int8 vectors are compared below, on the right.
+@pytest.mark.parametrize("name", few(RECIPES, "qwen"))
 def test_decoder_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
@@ -93,7 +98,7 @@ def test_decoder_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
-@pytest.mark.parametrize("name", ["qwen", full("qwen-window"), full("llama"), full("gemma-causal"), "gemma"])
+@pytest.mark.parametrize("name", few(["qwen", "qwen-window", "llama", "gemma-causal", "gemma"], "gemma"))
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str, runtime: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime=runtime)
@@ -104,7 +109,8 @@ def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: st
     assert furthest(found, reference.encode(list(TEXTS))) < 0.005
 
 
-@pytest.mark.parametrize("name", [full("qwen-window"), "gemma"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["qwen-window", "gemma"])
 def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
     export_checkpoint(

@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfx import names
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported, SourceError
+from hfx.exporter.encoder.plan import make_encoder_plan
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from tests.attacks.damage import DROPPED
 from tests.rigs.checkpoints import tiny_encoders
@@ -28,7 +32,7 @@ from tests.rigs.checkpoints.sentence_models import (
     token_mask,
     write_multi_vector_encoder,
 )
-from tests.rigs.machine.tiers import thinned
+from tests.rigs.machine.tiers import few
 from tests.zoo import tokenization
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
@@ -117,7 +121,21 @@ CASES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", thinned(CASES))
+@pytest.mark.parametrize("name", CASES)
+def test_ids_of_queries_and_documents_are_those_of_the_library(tmp_path: Path, name: str) -> None:
+    reference = CASES[name](tmp_path)
+    plan = make_encoder_plan(open_checkpoint(str(tmp_path / "model")), ExportOptions())
+    tokenizer, prompts = plan.kind.load_tokenizer(plan.checkpoint), reference.prompts
+    for role in ("query", "document"):
+        for text in TEXTS:
+            read = prompts.get(role, "") + text
+            found = plan.kind.expected_ids(
+                tokenizer, {names.TEXT_INPUT: read, names.PROMPT_NAME: role}, plan.max_length
+            )
+            assert found == reference.preprocess([read], task=role)["input_ids"].tolist()
+
+
+@pytest.mark.parametrize("name", few(CASES, "fixed-attends", "words-of-both", "lower-case", "decoder", "modernbert"))
 def test_query_and_document_vectors_equal_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = CASES[name](tmp_path)
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
