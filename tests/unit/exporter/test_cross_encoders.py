@@ -22,6 +22,7 @@ from tests.rigs.checkpoints.sentence_models import (
     pooling,
     write_cross_encoder,
 )
+from tests.rigs.machine.tiers import few
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -63,7 +64,7 @@ def scores(model: LocalModel, pairs: list[tuple[str, str]], **options: Any) -> l
     return [each["score"] for each in model.infer_all(requests)]
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", few(RECIPES, "default-prompt", "several-layers", "lower-case"))
 def test_scores_of_one_label_equal_those_of_predict(tmp_path: Path, name: str) -> None:
     reference = write_cross_encoder(tmp_path, RECIPES[name])
     assert export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model").task == "text-ranking"
@@ -85,7 +86,7 @@ def test_scores_of_one_label_equal_those_of_predict(tmp_path: Path, name: str) -
     assert np.argsort(-np.array(found)).tolist() == [each["corpus_id"] for each in ranked]
 
 
-@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("name", few(LABELS, "softmax", "pooled"))
 def test_several_labels_have_the_scores_of_predict(tmp_path: Path, name: str) -> None:
     recipe, labels = LABELS[name]
     reference = write_cross_encoder(tmp_path, recipe, labels)
@@ -132,7 +133,7 @@ def test_apply_softmax_is_not_offered_for_a_single_score(tmp_path: Path) -> None
     assert "apply_softmax" not in (tmp_path / "repository/model/config.pbtxt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["plain", "several-layers"])
+@pytest.mark.parametrize("name", few(["plain", "several-layers"], "several-layers"))
 def test_int8_scores_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
     reference = write_cross_encoder(tmp_path, RECIPES[name])
     export_checkpoint(

@@ -37,7 +37,7 @@ from tests.rigs.checkpoints.decoder_rankers import (
 )
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.checkpoints.sentence_models import TEXTS
-from tests.rigs.machine.tiers import full
+from tests.rigs.machine.tiers import few, full
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -86,7 +86,7 @@ def check(reference: Any, model: LocalModel, pairs: list[tuple[str, str]], **cho
     assert scores(model, pairs[::-1], **chosen) == found[::-1]
 
 
-@pytest.mark.parametrize("name", [full(name) if name == "qwen2" else name for name in RANKERS])
+@pytest.mark.parametrize("name", few(RANKERS, "qwen"))
 def test_scores_of_two_logits_are_those_of_predict(tmp_path: Path, name: str) -> None:
     ranker, settings = RANKERS[name]
     reference = write_logit_ranker(tmp_path, ranker, **settings)
@@ -138,7 +138,7 @@ def test_a_folder_without_files_of_the_library_scores_as_its_model_card(tmp_path
         assert [scores(model, [pair], **chosen)[0] for pair in PAIRS] == found
 
 
-@pytest.mark.parametrize("name", [full(name) if name in ("templated", "llama") else name for name in CLASSIFIERS])
+@pytest.mark.parametrize("name", few(CLASSIFIERS, "several-labels"))
 def test_heads_score_the_last_token_as_predict(tmp_path: Path, name: str) -> None:
     ranker, labels = CLASSIFIERS[name]
     reference = write_classifier(tmp_path, ranker, labels)
@@ -153,7 +153,7 @@ def test_heads_score_the_last_token_as_predict(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("runtime", ["native", full("onnxruntime")])
-@pytest.mark.parametrize("kind", ["logits", "head"])
+@pytest.mark.parametrize("kind", few(["logits", "head"], "head"))
 def test_int8_scores_are_the_same_alone_and_in_a_batch(tmp_path: Path, kind: str, runtime: str) -> None:
     write = {"logits": write_logit_ranker, "head": write_classifier}[kind]
     reference = write(tmp_path, Ranker())

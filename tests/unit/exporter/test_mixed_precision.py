@@ -27,6 +27,7 @@ from tests.rigs.checkpoints import outliers, tiny_checkpoints
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.machine.killing import EXPORT, Killer
 from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
+from tests.rigs.machine.tiers import full
 from tests.unit.exporter.test_encoder_linears import kinds
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
@@ -34,7 +35,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
 # Without VNNI, OpenVINO's products in int8 can differ in the last bit in another batch, so the gate keeps more of them.
 NEEDS_VNNI = pytest.mark.skipif(LEVELS < 127, reason="OpenVINO's int8 depends on the batch on this processor")
-RUNTIMES = [pytest.param("native", marks=NEEDS_NATIVE), "onnxruntime", pytest.param("openvino", marks=NEEDS_VNNI)]
+# ONNX Runtime writes most of the files below.
+RUNTIMES = [pytest.param("native", marks=NEEDS_NATIVE), full("onnxruntime"), pytest.param("openvino", marks=NEEDS_VNNI)]
 OWN_COMMAND = ["export", "checkpoint", "--name", "m", "--quantize", "--device", "cpu", "--cpu-runtime", "onnxruntime"]
 
 
@@ -143,7 +145,7 @@ def test_strict_is_for_encoders_in_int8(tmp_path: Path) -> None:
     assert not make_plan(checkpoint, ExportOptions(strict=True, quantize=True)).searches("cpu")
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [True, full(False)])
 def test_the_same_export_again_searches_for_nothing(
     kept: bool,
     tmp_path: Path,
@@ -230,7 +232,7 @@ def exporter() -> Iterator[Killer]:
         yield running
 
 
-@pytest.mark.parametrize("function", ["rank", "_gated", "discard"])
+@pytest.mark.parametrize("function", [full("rank"), "_gated", full("discard")])
 def test_a_kill_within_the_search_publishes_nothing(function: str, exporter: Killer, tmp_path: Path) -> None:
     outliers.one_bad_product(tmp_path / "checkpoint", 1)
     assert exporter.leaves_nothing(tmp_path, function)

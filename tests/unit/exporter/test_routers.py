@@ -32,7 +32,7 @@ from tests.rigs.checkpoints.sentence_models import (
     write_embedder,
     write_router,
 )
-from tests.rigs.machine.tiers import full
+from tests.rigs.machine.tiers import few, full
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -66,7 +66,7 @@ def exported(folder: Path, **options: Any) -> LocalModel:
 
 
 # Other poolings of documents are those of any sparse encoder (test_sparse_encoders.py).
-@pytest.mark.parametrize("name", [full(name) if name in ("max", "twice") else name for name in RECIPES])
+@pytest.mark.parametrize("name", few(RECIPES, "prompts"))
 def test_queries_and_documents_have_the_vectors_of_the_library(tmp_path: Path, name: str) -> None:
     reference = write_router(tmp_path, RECIPES[name])
     model = exported(tmp_path)
@@ -99,6 +99,7 @@ def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, runtime:
     assert np.array_equal(answers(model, **QUERY), encoded(reference.encode_query))
 
 
+@pytest.mark.full
 def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path) -> None:
     reference = write_router(tmp_path, RECIPES["max"])
     options: Any = {"precision": None, "device": "both", "cpu_runtime": "openvino"}

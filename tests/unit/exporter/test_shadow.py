@@ -20,6 +20,7 @@ from hfx.exporter.shadow import Comparisons, ServedAnswer, Verdict
 from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.tiers import full, thinned
 
 pytestmark = pytest.mark.slow
 TEXTS = [
@@ -30,7 +31,6 @@ TEXTS = [
     "Never again.",
 ]
 TEXTS = [f"{text} {other}" for text in TEXTS for other in TEXTS]
-FLIPS = 22  # of a bit
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +132,12 @@ def faulty(served: Path, folder: Path, plant: Callable[[Path], None]) -> Path:
     return folder
 
 
-def test_each_answer_that_a_fault_changes_is_found(served: Path, tmp_path: Path) -> None:
-    """Thirty faults are compared with the same publication, bit by bit."""
+@pytest.mark.parametrize("flips", [4, full(22)])
+def test_each_answer_that_a_fault_changes_is_found(flips: int, served: Path, tmp_path: Path) -> None:
+    """Faults are compared with the same publication, bit by bit."""
     sound, comparisons, found = answers(served), Comparisons(served, served, "cpu"), 0
     assert {verdict.same for verdict in verdicts(comparisons, sound)} == {1}
-    faults = [flipped(number) for number in range(FLIPS)] + [*GROSS.values()]
+    faults = [flipped(number) for number in range(flips)] + [*GROSS.values()]
     for number, plant in enumerate(faults):
         try:
             given = answers(faulty(served, tmp_path / str(number), plant))
@@ -146,10 +147,10 @@ def test_each_answer_that_a_fault_changes_is_found(served: Path, tmp_path: Path)
         assert [verdict.differs for verdict in compared] == [a != b for a, b in zip(sound, given, strict=True)]
         assert all(verdict.agreement == 1.0 and verdict.drift_limit is None for verdict in compared)
         found += any(verdict.differs for verdict in compared)
-    assert len(faults) == 30 and found >= 25
+    assert found >= 0.8 * len(faults)
 
 
-@pytest.mark.parametrize("fault", sorted(set(GROSS) - {"no normalizer"}))
+@pytest.mark.parametrize("fault", thinned(sorted(set(GROSS) - {"no normalizer"})))
 def test_gross_faults_break_the_limits_of_the_gate(fault: str, served: Path, references: Path, tmp_path: Path) -> None:
     comparisons = Comparisons(served, references, "cpu")
     assert not breaks_limits(verdicts(comparisons, answers(served)))

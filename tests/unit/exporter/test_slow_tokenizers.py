@@ -25,7 +25,7 @@ from hfx.local.generator import LocalGenerator
 from tests.rigs.checkpoints import tiny_generators
 from tests.rigs.checkpoints.generation_tokenizers import random_text
 from tests.rigs.checkpoints.published import export_checkpoint
-from tests.rigs.machine.tiers import full
+from tests.rigs.machine.tiers import few
 
 pytestmark = pytest.mark.slow
 
@@ -138,11 +138,12 @@ def loaded(folder: Path) -> Any:
     return load_tokenizer(Checkpoint(str(folder), folder, None, {"vocab_size": 10**6} | config, ()))
 
 
-# Classes of byte pairs differ in what their classes of unigrams differ in, too.
-RARE = {"deberta bpe", "xlm-roberta bpe", "mbart bpe", "pegasus bpe", "llama symbols"}
+# One of each normalization, of each sort of symbols and of each trainer, in any class.
+COMMON = ("t5", "mt5", "albert", "deberta", "pegasus", "folded", "spaces", "symbols", "nllb bpe", "bpe bytes",
+          "bpe symbols", "characters", "llama", "llama unigram")  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[full(name) if name in RARE else name for name in SENTENCEPIECE])
+@pytest.fixture(scope="module", params=few(SENTENCEPIECE, *COMMON))
 def sentencepiece_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer_class, model_type, file, options = SENTENCEPIECE[request.param]
     folder = tmp_path_factory.mktemp(request.param)

@@ -14,6 +14,7 @@ from hfx.errors import CheckpointUnsupported
 from hfx.local.encoder import LocalModel
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.checkpoints.sentence_models import TEXTS, Recipe, furthest, splade, write_sparse_encoder
+from tests.rigs.machine.tiers import few
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -39,7 +40,7 @@ def encoded(encode: Any) -> Any:
     return np.stack([encode([text], convert_to_sparse_tensor=False)[0].numpy() for text in TEXTS])
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", few(RECIPES, "sum-twice", "active", "short"))
 def test_sparse_vectors_equal_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = write_sparse_encoder(tmp_path, RECIPES[name])
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
@@ -64,7 +65,7 @@ def test_sparse_vectors_equal_those_of_encode(tmp_path: Path, name: str) -> None
             np.testing.assert_allclose(answers(model, **chosen), encoded(encode), rtol=0, atol=1e-5 * expected.max())
 
 
-@pytest.mark.parametrize("name", ["max", "sum-twice"])
+@pytest.mark.parametrize("name", few(["max", "sum-twice"], "max"))
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
     reference = write_sparse_encoder(tmp_path, RECIPES[name])
     options: Any = {"precision": "int8", "cpu_runtime": "native", "max_drop": 0.5}
