@@ -76,7 +76,7 @@ def served(many_tasks: Path) -> Iterator[ServeProcess]:
         yield running
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/by-hand.md"])
+@pytest.mark.parametrize("page", ["README.md", full("docs/quickstart.md"), full("docs/by-hand.md")])
 def test_the_commands_of_a_page_work_against_a_server(
     page: str, served: ServeProcess, many_tasks: Path, environment: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -76,12 +76,12 @@ def ended(pids: list[int]) -> bool:
 def test_a_job_killed_by_sigkill_resumes_to_the_same_bytes(
     workers: int, batch: CommandLine, classifier: Opened, tmp_path: Path
 ) -> None:
-    source = texts(tmp_path / "a.csv", 2400)
+    source = texts(tmp_path / "a.csv", 600)
     expected = classifier.run(tmp_path / "whole", [source], keep_columns="id")
     folder = tmp_path / "job"
-    options = ("--column", "text", "--keep-columns", "id", "--mini-batch-size", "30", "--workers", str(workers))
+    options = ("--column", "text", "--keep-columns", "id", "--mini-batch-size", "10", "--workers", str(workers))
     words = batch.new(CLASSIFIER, folder, source, *options)
-    for count in (3, 40):
+    for count in (3, 20):
         with batch.start(*words) as running:
             wait_until(partial(enough, folder, count), f"{count} parts")
             children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
@@ -90,7 +90,7 @@ def test_a_job_killed_by_sigkill_resumes_to_the_same_bytes(
         wait_until(partial(ended, [int(pid) for pid in children]), "the end of the workers")
         assert not (folder / "predictions.csv").exists()
         words = ["resume", str(folder)]
-    assert "2400 rows, 0 errors" in batch.done("resume", folder)
+    assert "600 rows, 0 errors" in batch.done("resume", folder)
     assert (folder / "predictions.csv").read_bytes() == expected
 
 

@@ -53,6 +53,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, output + messages
 
 
+@pytest.mark.full
 def test_a_killed_rank_is_named_and_resumed_to_the_same_bytes(repository: Path, tmp_path: Path) -> None:
     table = tmp_path / "texts.csv"
     with table.open("w", encoding="utf-8", newline="") as file:

@@ -42,7 +42,7 @@ from tests.rigs.files.spark_tables import TEXTS, expected, predicted, python_wor
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.generation_server import RUNTIMES, WRITERS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # and most in make test-full alone: a session, a table and a killed job are in the suite
 
 NOTEBOOK = Path(__file__).parents[3] / "examples" / "databricks_batch.py"
 # Speculation needs a second host to copy a task to. Java that is compiled quickly costs the tests less time.
@@ -80,6 +80,7 @@ def no_models_stay_open() -> Iterator[None]:
         batch._models.popitem()[1][0].close()
 
 
+@pytest.mark.full
 def test_a_parquet_table_is_scored_to_parquet(spark: SparkSession, repository: Path, tmp_path: Path) -> None:
     tables = [
         rich_table(range(350)),
@@ -120,12 +121,14 @@ def test_empty_and_single_row_partitions_are_scored(spark: SparkSession, reposit
     assert [predicted(row) for row in scored] == [expected(repository)["It was bad."]] * 2
 
 
+@pytest.mark.full
 def test_a_text_that_is_not_utf_8_is_an_error_row(spark: SparkSession, repository: Path) -> None:
     rows = table(spark, 3, 1).withColumn("text", sql.expr("if(id = 1, cast(X'C3' as string), text)"))
     scored = score(rows.select("text"), model="sentiment", repository=repository).drop("text").collect()
     assert [row.error for row in scored] == [None, "The column 'text' is not UTF-8.", None]
 
 
+@pytest.mark.full
 def test_workers_killed_midway_lose_and_repeat_no_row(spark: SparkSession, repository: Path, tmp_path: Path) -> None:
     marker = tmp_path / "killed"
 
@@ -153,6 +156,7 @@ def test_workers_killed_midway_lose_and_repeat_no_row(spark: SparkSession, repos
     assert len(found) == 2400
 
 
+@pytest.mark.full
 def test_udfs_give_the_same_columns_as_score(spark: SparkSession, repository: Path) -> None:
     from pyspark.ml.functions import predict_batch_udf
 
@@ -166,6 +170,7 @@ def test_udfs_give_the_same_columns_as_score(spark: SparkSession, repository: Pa
     assert by_batches == [Row(**{k: v for k, v in row.asDict().items() if k != "probabilities"}) for row in by_score]
 
 
+@pytest.mark.full
 def test_a_task_with_two_inputs_takes_two_columns(spark: SparkSession, repository: Path) -> None:
     from pyspark.ml.functions import predict_batch_udf
 
@@ -189,6 +194,7 @@ def test_a_task_with_two_inputs_takes_two_columns(spark: SparkSession, repositor
     assert [tuple(row.p) for row in rows.select(predict("q", "c").alias("p")).collect()] == renamed
 
 
+@pytest.mark.full
 def test_a_generator_takes_settings_and_a_column_prefix(spark: SparkSession, repository: Path) -> None:
     texts = ["The cat sat on the mat.", "A bill to amend the code.", "Rain is expected."]
     rows = spark.createDataFrame([(text, "own") for text in texts], "text string, summary string").coalesce(1)
@@ -203,6 +209,7 @@ def test_a_generator_takes_settings_and_a_column_prefix(spark: SparkSession, rep
     assert [row.predicted_finish_reason for row in scored] == [answer["finish_reason"] for answer in answers]
 
 
+@pytest.mark.full
 def test_columns_give_each_row_its_own_generation_settings(spark: SparkSession, repository: Path) -> None:
     cells = [("The cat sat on the mat.", 3, None), ("Rain is expected.", None, ["."]), ("Rain is expected.", -1, None)]
     rows = spark.createDataFrame(cells, "text string, n int, stop array<string>").coalesce(1)
@@ -239,6 +246,7 @@ def test_what_can_not_be_scored_is_refused_before_a_task_runs(spark: SparkSessio
 
 
 @pytest.mark.triton
+@pytest.mark.full
 def test_spark_rows_survive_a_restart_of_the_server(spark: SparkSession, repository: Path) -> None:
     with EmbeddedServer(repository, models=["sentiment"]) as server, ThreadPoolExecutor(2) as thread:
         rows = table(spark, 1500, 4)
@@ -256,6 +264,7 @@ def test_spark_rows_survive_a_restart_of_the_server(spark: SparkSession, reposit
     assert len(found) == 1500
 
 
+@pytest.mark.full
 def test_the_documented_notebook_runs_unchanged(
     spark: SparkSession, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,20 +283,20 @@ def test_the_documented_notebook_runs_unchanged(
 
 
 def planned_job(folder: Folder, table: Path, running: Runner | SparkRunner) -> PlannedJob:
-    """Return a job of the classifier over a CSV file, in chunks of 50 rows."""
+    """Return a job of the classifier over a CSV file, in chunks of 20 rows."""
     prepare(folder)
     output = Output("append_row", "predictions.csv", (), "")
-    spec = JobSpec("sentiment", [str(table)], ["text"], {}, 0, output, "all", mini_batch_size=50)
+    spec = JobSpec("sentiment", [str(table)], ["text"], {}, 0, output, "all", mini_batch_size=20)
     return create(folder, spec, Task.TEXT_CLASSIFICATION, running.options, running.open)
 
 
 @pytest.fixture(scope="module")
 def local_output(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A CSV file of 1,500 rows, and the output of a local job for it."""
+    """A CSV file of 500 rows, and the output of a local job for it."""
     table = tmp_path_factory.mktemp("table") / "texts.csv"
     texts = [*TEXTS, 'She said "no",\r\nthen yes.']
     with table.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([["id", "text"], *([i, texts[i % len(texts)]] for i in range(1500))])
+        csv.writer(file).writerows([["id", "text"], *([i, texts[i % len(texts)]] for i in range(500))])
     folder = Folder(tmp_path_factory.mktemp("local") / "job")
     with runner("sentiment", RunOptions(str(repository)), {}) as running:
         planned = planned_job(folder, table, running)
@@ -321,6 +330,7 @@ def test_a_job_by_spark_has_the_same_bytes_though_workers_die(
     assert (folder.path / "predictions.csv").read_bytes() == expected_bytes
 
 
+@pytest.mark.full
 def test_a_job_that_spark_has_not_finished_is_resumed_on_this_machine(
     spark: SparkSession, repository: Path, local_output: tuple[Path, bytes], tmp_path: Path
 ) -> None:
@@ -331,7 +341,7 @@ def test_a_job_that_spark_has_not_finished_is_resumed_on_this_machine(
         by_spark.score(folder, range(7), print)
         folder.cancel()
         with pytest.raises(JobCancelled):
-            by_spark.score(folder, range(7, 30), print)
+            by_spark.score(folder, range(7, 25), print)
         folder.uncancel()
         without_model = replace(by_spark, model=replace(by_spark.model, options=RunOptions(str(tmp_path))))
         without_model.score(folder, range(7), print)  # a task that is run again for parts that are there
@@ -346,6 +356,7 @@ def test_a_job_that_spark_has_not_finished_is_resumed_on_this_machine(
     assert (folder.path / "predictions.csv").read_bytes() == expected_bytes
 
 
+@pytest.mark.full
 def test_an_active_session_keeps_its_master(spark: SparkSession) -> None:
     with spark_session() as session:
         assert session is spark

@@ -18,6 +18,7 @@ from hfx.native.build import LIBRARY
 from tests import zoo
 from tests.rigs.clients.client_servers import Script, grpc_server
 from tests.rigs.files.checkouts import ROOT, copy_checkout
+from tests.rigs.machine.tiers import few
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 VERSIONS = {"newest": (), "lowest": ("--constraint", ROOT / "constraints-lowest.txt")}
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=few(VERSIONS))
 def client_only(wheel: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with the client extra only, from the package index, in both versions."""
     return installed(tmp_path_factory.mktemp("client"), f"{wheel}[client]", *VERSIONS[request.param])
@@ -137,6 +138,7 @@ def exporting(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs
 
 
+@pytest.mark.full
 def test_the_wheel_exports_from_an_environment_of_its_own(exporting: Path) -> None:
     assert "export" in out(exporting / "hfx", "--help", folder=exporting)
     origin = "import hfx.exporter.pipeline as p; print(p.__file__)"

@@ -72,6 +72,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.full
 def test_another_clone_at_another_time_builds_the_same_bytes(released: Path, tmp_path: Path) -> None:
     """Not even the umask, the time zone, the language, the mode of the files and their dates change a byte."""
     other = clone(tmp_path / "another" / "and" / "a" / "much" / "longer" / "path")
@@ -90,6 +91,7 @@ def test_another_clone_at_another_time_builds_the_same_bytes(released: Path, tmp
     assert contents(tmp_path / "dist") == contents(released)
 
 
+@pytest.mark.full
 def test_the_files_name_neither_the_folder_nor_the_time_nor_the_user_of_a_build(released: Path, checkout: Path) -> None:
     wheel, sources = members(released)
     for name, member in {**wheel, **sources}.items():
@@ -100,6 +102,7 @@ def test_the_files_name_neither_the_folder_nor_the_time_nor_the_user_of_a_build(
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
 
 
+@pytest.mark.full
 def test_the_wheel_has_its_sbom_and_the_native_library(released: Path) -> None:
     wheel, _ = members(released)
     [name] = [name for name in wheel if name.endswith(FILE)]
@@ -107,12 +110,14 @@ def test_the_wheel_has_its_sbom_and_the_native_library(released: Path) -> None:
     assert wheel[LIBRARY].content.startswith(b"\x7fELF")
 
 
+@pytest.mark.full
 def test_a_release_is_verified_from_its_files_alone(dist: Path, checkout: Path) -> None:
     done = command(checkout, "verify", dist)
     assert (done.returncode, done.stderr) == (0, "")
     assert "builds the same" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_other_tools_than_those_of_the_release_are_refused(dist: Path, tmp_path: Path) -> None:
     other = copy_small_checkout(tmp_path / "hfx")
     requirements = other / "release/requirements.txt"
@@ -142,6 +147,7 @@ def rewrite_wheel(path: Path, change: Callable[[dict[str, bytes]], None]) -> Non
     path.write_bytes(content.getvalue())
 
 
+@pytest.mark.full
 def test_a_wheel_that_its_sources_do_not_build_is_refused_with_the_file(dist: Path) -> None:
     rewrite_wheel(next(dist.glob("*.whl")), lambda files: files.update({"hfx/errors.py": b"import os\n"}))
     write_sums(dist)
@@ -149,6 +155,7 @@ def test_a_wheel_that_its_sources_do_not_build_is_refused_with_the_file(dist: Pa
         verify(dist, lambda line: None)
 
 
+@pytest.mark.full
 def test_a_wheel_with_bytes_before_its_files_is_refused(dist: Path) -> None:
     wheel = next(dist.glob("*.whl"))
     wheel.write_bytes(b"#!/bin/sh\n" + wheel.read_bytes())
@@ -157,6 +164,7 @@ def test_a_wheel_with_bytes_before_its_files_is_refused(dist: Path) -> None:
         verify(dist, lambda line: None)
 
 
+@pytest.mark.full
 def test_changed_sources_are_refused_with_the_file(dist: Path) -> None:
     sdist = next(dist.glob("*.tar.gz"))
     sources, date = read_sdist(sdist)
@@ -176,6 +184,7 @@ def test_a_checkout_with_changes_is_refused(tmp_path: Path) -> None:
         build(checkout, tmp_path / "dist")
 
 
+@pytest.mark.full
 def test_a_library_that_does_not_compile_stops_the_release(tmp_path: Path) -> None:
     checkout = clone(tmp_path / "hfx")
     (checkout / "hfx/native/cpu.cpp").write_text("int broken = ;\n")
@@ -186,6 +195,7 @@ def test_a_library_that_does_not_compile_stops_the_release(tmp_path: Path) -> No
     assert not (tmp_path / "dist").exists()
 
 
+@pytest.mark.full
 def test_a_folder_with_other_files_is_not_replaced(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match=r"notes\.txt, which is not of a release"):
