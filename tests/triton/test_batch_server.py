@@ -35,7 +35,7 @@ def job(batch: CommandLine, folder: Path, name: str, *words: str | Path, code: i
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("stories", SETTINGS), ("sentiment", ()), full("summaries", SETTINGS[:4]), full("notes", SETTINGS)],
+    [full("stories", SETTINGS), ("sentiment", ()), full("summaries", SETTINGS[:4]), full("notes", SETTINGS)],
 )
 def test_a_job_on_a_server_writes_the_bytes_of_a_local_job(
     name: str, settings: tuple[str, ...], batch: CommandLine, writing_server: EmbeddedServer, tmp_path: Path
@@ -71,14 +71,14 @@ def test_encoders_refuse_rows_with_the_same_words_locally_and_on_a_server(
 
 
 def test_a_server_that_is_killed_during_a_job_loses_no_row(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
-    source = texts(tmp_path / "a.csv", 60)
+    source = texts(tmp_path / "a.csv", 20)
     settings = ("--max-tokens", "24", "--min-tokens", "24", "--sample", "--seed", "3")
     expected = job(batch, tmp_path / "here", "stories", source, *settings)
     folder = tmp_path / "served"
     with started(writers, models=["stories"]) as server:
-        words = batch.new("stories", folder, source, *settings, "--url", server.grpc_url, "--mini-batch-size", "4")
-        with batch.start(*words, "--max-concurrency", "4") as running:
-            for parts in (2, 7):
+        words = batch.new("stories", folder, source, *settings, "--url", server.grpc_url, "--mini-batch-size", "2")
+        with batch.start(*words, "--max-concurrency", "2") as running:
+            for parts in (2, 5):
                 wait_until(lambda count=parts: len([*folder.glob("parts/0*")]) >= count, f"{parts} parts")
                 if parts == 2:
                     server.kill()  # with all of its processes

@@ -17,7 +17,7 @@ from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 
-DECODERS = ("gemma", "mistral", "neox", "smollm")
+DECODERS = ("gemma", "neox", "smollm")
 WAYS: tuple[dict[str, Any], ...] = ({}, {"num_beams": 3}, {"do_sample": True, "seed": 3})
 TEXTS = ("a", "the end of the story", "one cat and two dogs. " * 2)  # the last two are longer than the windows
 

@@ -20,6 +20,7 @@ from hfx.triton import EmbeddedServer
 from tests.rigs.checkpoints.reciting_generator import ENDLESS, Recital
 from tests.rigs.clients.generation_http import post
 from tests.rigs.clients.generation_requests import Answer, Ask, AskFailed
+from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.generation_server import DOORS, RECITAL, SLOTS, metrics
 
@@ -29,7 +30,6 @@ MIXED = ("sse", "grpc stream", "gRPC infer", "HTTP infer")
 CALLERS = 16
 IN_FLIGHT = 64
 LONG = 4000  # tokens
-STORM = 3000
 HANGS = 20.0  # seconds; a caller that still waits then would wait for ever
 
 Outcome = Answer | Exception
@@ -78,7 +78,7 @@ def answers_again(server: EmbeddedServer, recital: Recital) -> None:
         assert DOORS[door](server, Ask(RECITAL, "a", {"max_tokens": 30})).text == recital.text("a", 30)
 
 
-@pytest.mark.parametrize("killed", [f"{RECITAL}_stream", RECITAL])
+@pytest.mark.parametrize("killed", [f"{RECITAL}_stream", full(RECITAL)])
 def test_calls_of_a_killed_engine_or_relay_fail_once_the_server_restarts(
     killed: str, server: EmbeddedServer, recital: Recital
 ) -> None:
@@ -122,8 +122,9 @@ def test_calls_after_sigterm_and_unfinished_calls_fail_without_hanging(writers: 
         all_failed(calls)
 
 
+@pytest.mark.parametrize("requests", [500, full(3000)])
 def test_a_storm_of_refused_requests_ends_neither_relay_nor_server(
-    writing_server: EmbeddedServer, recital: Recital
+    requests: int, writing_server: EmbeddedServer, recital: Recital
 ) -> None:
     ended = threading.Event()
 
@@ -140,6 +141,6 @@ def test_a_storm_of_refused_requests_ends_neither_relay_nor_server(
         ended.set()
 
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(refused, range(STORM)))
+        list(pool.map(refused, range(requests)))
     assert not ended.is_set() and not writing_server.fault()
     answers_again(writing_server, recital)

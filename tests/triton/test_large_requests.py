@@ -22,6 +22,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from hfx.repository.edit import Edit, changed_copy
 from hfx.triton.liveness import processes
 from tests.rigs.checkpoints.published import export_zoo
+from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.serve_process import ServeProcess, post, serving
 
@@ -32,7 +33,13 @@ TEXT = "The weather in the garden was lovely."
 INFER = "/v2/models/nli/infer"
 
 
-@pytest.fixture(scope="module", params=["native", "python"])
+# Python's steps take what they do with a large request from the rules that the native model has, too.
+BOTH = pytest.mark.parametrize("served", ["native", full("python")], indirect=True)
+NATIVE = pytest.mark.parametrize("served", ["native"], indirect=True)
+STEPS = pytest.mark.parametrize("served", ["python"], indirect=True)
+
+
+@pytest.fixture(scope="module")
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     folder = tmp_path_factory.mktemp("repository")
     export_zoo("nli-bart", folder, "nli", "int8", "onnxruntime")
@@ -86,10 +93,6 @@ def open_request(served: ServeProcess, texts: int, model: str = "nli") -> Iterat
         call.cancel()
 
 
-def has_steps(served: ServeProcess) -> bool:
-    return "nli_tokenize" in str(post(f"{served.http_url}/v2/repository/index", {})[1])
-
-
 @pytest.fixture(scope="module")
 def whole(served: ServeProcess) -> float:
     """The processor time of a request with 4 texts."""
@@ -98,6 +101,7 @@ def whole(served: ServeProcess) -> float:
     return cpu_seconds(served) - before
 
 
+@BOTH
 def test_a_label_has_the_same_score_among_few_and_many_labels(served: ServeProcess) -> None:
     many = scores(served, 2, LABELS)
     few = scores(served, 1, LABELS[:3] + LABELS[-40:])
@@ -105,9 +109,9 @@ def test_a_label_has_the_same_score_among_few_and_many_labels(served: ServeProce
     assert few[0] == {label: many[0][label] for label in few[0]}
 
 
+@NATIVE
 def test_a_cancelled_request_is_not_computed_to_its_end(served: ServeProcess, whole: float) -> None:
-    if has_steps(served):
-        pytest.skip("Triton 2.51 does not tell the steps of an ensemble that a caller has cancelled")
+    """Triton 2.51 does not tell the steps of an ensemble that a caller has cancelled."""
     before = cpu_seconds(served)
     with open_request(served, 16):
         time.sleep(1)
@@ -115,6 +119,7 @@ def test_a_cancelled_request_is_not_computed_to_its_end(served: ServeProcess, wh
     assert cpu_seconds(served) - before < 2 * whole  # of four times as much
 
 
+@BOTH
 def test_a_client_over_http_that_leaves_ends_its_work(served: ServeProcess, whole: float) -> None:
     host, _, port = served.http_url.rpartition("/")[2].partition(":")
     zero_shot = {"inputs": [TEXT] * 16, "parameters": {"candidate_labels": LABELS}}
@@ -136,6 +141,7 @@ def not_busy(served: ServeProcess) -> bool:
     return cpu_seconds(served) - before < 0.1
 
 
+@BOTH
 def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: ServeProcess) -> None:
     ended: list[str] = []
 
@@ -153,9 +159,9 @@ def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: Se
     assert ended == ["small"] * 5 + ["large"]
 
 
+@STEPS
 def test_small_requests_are_answered_while_a_large_one_is_tokenized(served: ServeProcess) -> None:
-    if not has_steps(served):
-        pytest.skip("one instance of the model tokenizes while others take requests")
+    """One instance of the native model tokenizes while others take requests."""
     tokenizer = served.stub("nli_tokenize")
     with open_request(served, 64, "nli_tokenize") as ended:
         time.sleep(0.5)
@@ -174,9 +180,9 @@ def rows_of_the_net(served: ServeProcess) -> int:
         return int(json.load(answer)["model_stats"][0]["inference_count"])
 
 
+@STEPS
 def test_large_requests_are_refused_before_they_are_tokenized(served: ServeProcess) -> None:
-    if not has_steps(served):
-        pytest.skip("tests/unit/native has the limits of the native queue")
+    """tests/unit/native has the limits of the native queue."""
     url = served.http_url + INFER
     assert post(url, body(2, LABELS))[0] == 200  # the speed is known from here on
     before = rows_of_the_net(served)
@@ -187,6 +193,7 @@ def test_large_requests_are_refused_before_they_are_tokenized(served: ServeProce
     assert 4 * statuses.count(200) <= rows < 4 * (statuses.count(200) + 3)  # a liveness probe has a row, too
 
 
+@BOTH
 def test_large_requests_one_after_the_other_do_not_keep_those_of_another_caller_out(served: ServeProcess) -> None:
     ended = threading.Event()
 
@@ -222,10 +229,9 @@ def test_callers_with_full_batches_of_long_texts_are_all_answered(tmp_path: Path
             assert statuses == [200] * 12
 
 
+@STEPS
 @pytest.mark.parametrize(("step", "seconds"), [("nli_net", 2.0), ("nli_tokenize", 1.0)])
 def test_a_large_request_fails_when_its_process_dies(step: str, seconds: float, served: ServeProcess) -> None:
-    if not has_steps(served):
-        pytest.skip("there is no process but the server's")
     again = "serving again after"
     before = served.words.count(again)
     with ThreadPoolExecutor(1) as pool:

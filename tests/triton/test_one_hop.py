@@ -34,6 +34,7 @@ from tests.rigs.checkpoints.sentence_models import (
     write_embedder,
 )
 from tests.rigs.checkpoints.tiny_checkpoints import HIDDEN, cross_encoder, save
+from tests.rigs.machine.tiers import few
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.short_servers import started
 
@@ -214,7 +215,7 @@ def _shown(sent: Sent) -> str:
     return f"{sent!r}"[:400]
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", few(NATIVE, "topics-int8", "nli-int8", RANKER, PROMPTED))
 def test_a_request_has_the_same_answer_alone_and_in_a_batch(
     name: str, both: tuple[EmbeddedServer, EmbeddedServer]
 ) -> None:

@@ -115,7 +115,7 @@ def test_requests_whose_callers_have_left_do_not_pile_up_before_the_tokenizer(ov
         return int(gauge)
 
     alone = load(overloaded, TIMED, 1)[0]
-    for _ in range(6):
+    for _ in range(3):
         load(overloaded, TIMED, 500, timeout=0.2)
     wait_until(lambda: waiting() == 0, "none waits", 5 * SECONDS)
     assert load(overloaded, TIMED, 1)[0].score == alone.score

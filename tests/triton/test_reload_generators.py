@@ -25,6 +25,7 @@ from hfx.triton import EmbeddedServer
 from hfx.triton.liveness import call
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.clients.repeated_calls import calling
+from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.serve_process import ServeProcess, infer, post, serving
 from tests.rigs.servers.short_servers import started
@@ -115,7 +116,7 @@ def test_an_idle_process_is_replaced_alone(repository: Path) -> None:
             assert server.pid == pid and server.fault() == ""
 
 
-@pytest.mark.parametrize("killed", ["stories_stream", "stories"])
+@pytest.mark.parametrize("killed", ["stories_stream", full("stories")])
 def test_a_model_whose_dead_process_had_requests_cannot_be_swapped(repository: Path, killed: str) -> None:
     """Its requests would hang; when the whole server is killed they end at once."""
     ended: list[HfxError] = []

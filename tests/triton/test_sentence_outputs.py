@@ -31,6 +31,7 @@ from tests.rigs.checkpoints.sentence_models import (
     write_sparse_encoder,
 )
 from tests.rigs.clients.dialect_calls import call
+from tests.rigs.machine.tiers import thinned
 from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
@@ -223,7 +224,7 @@ def test_the_wrong_kind_of_embedding_is_refused(path: str, body: Any, status: in
     assert answered == status, answer
 
 
-@pytest.mark.parametrize("name", [PAIRS, SPARSE, TOKENS, STATIC, ROUTED])
+@pytest.mark.parametrize("name", thinned([PAIRS, SPARSE, TOKENS, STATIC, ROUTED]))
 def test_answers_are_verified_in_process_and_on_the_server(name: str, repository: Path, served: ServeProcess) -> None:
     for place in ([], ["--url", served.ready["grpc_url"].removeprefix("grpc://")]):
         assert main(["verify", name, "--repository", str(repository), *place]) == 0

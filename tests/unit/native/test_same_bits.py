@@ -27,7 +27,7 @@ from hfx.native import library
 from hfx.python_backends.engine.spec import read_spec
 from tests.rigs.checkpoints import same_bits, tiny_encoders
 from tests.rigs.machine.processors import FLAGS, HAS_NATIVE, KERNELS
-from tests.rigs.machine.tiers import full
+from tests.rigs.machine.tiers import full, thinned
 from tests.unit.native.libraries import HERE, SANITIZED, shared_library
 
 pytestmark = pytest.mark.skipif(not HAS_NATIVE or SANITIZED, reason="native operators are not built")
@@ -174,7 +174,7 @@ def test_answers_are_equal_with_every_kernel(
 
 @pytest.mark.skipif("cpuid_fault" not in FLAGS, reason="this processor can't hide what it has")
 @pytest.mark.parametrize("count", [FEW, full(MANY)])
-@pytest.mark.parametrize("processor", ["avx512", "avx-vnni", "avx2"])
+@pytest.mark.parametrize("processor", ["avx512", full("avx-vnni"), "avx2"])
 def test_answers_are_equal_on_a_lesser_processor(
     models: Path, own: Callable[[int], dict[str, str]], processor: str, count: int
 ) -> None:
@@ -233,7 +233,7 @@ def test_onnxruntime_only_moves_data_of_an_encoder_with_products_in_float32(mode
     assert inexact(row_wise(source, kept=kept).model.SerializeToString(), tmp_path) == []
 
 
-@pytest.mark.parametrize("kind", same_bits.KINDS)
+@pytest.mark.parametrize("kind", thinned(same_bits.KINDS))
 def test_onnxruntime_only_moves_data_of_a_model(kind: str, models: Path, tmp_path: Path) -> None:
     if kind in same_bits.ENCODERS:
         files = [models / kind / same_bits.MODEL]
