@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hfx.python_backends.engine.spec import read_spec
 from hfx.releases import MINIMUM_SECURE
 from hfx.repository import lint, models
 from tests.rigs.checkpoints import generator_checkpoints, tiny_generators
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.published import export_checkpoint, few_texts
 
 pytestmark = pytest.mark.slow
 GENERATION = {
@@ -34,6 +35,7 @@ GENERATION = {
     "t5": {"max_new_tokens": 10},
 }
 TEXT = "hello world."
+WHOLE = ("gpt2", "bart")
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +48,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, checkpoints: Callable[[str], Path]) -> Path:
-    """A repository with a model of every family, exact in fp32."""
+    """A repository with a model of every family, exact in fp32; WHOLE are compared on all texts."""
     folder = tmp_path_factory.mktemp("repository")
     for family in generator_checkpoints.FAMILIES:
-        export_checkpoint(checkpoints(family), folder, name=family)
+        with nullcontext() if family in WHOLE else few_texts():
+            export_checkpoint(checkpoints(family), folder, name=family)
     return folder
 
 
@@ -87,20 +90,20 @@ def test_the_manifest_says_what_was_verified_and_decided(repository: Path, famil
     figures: Any = manifest.parity["cpu"]
     assert figures["forced"]["agreement"] == figures["agreement"] == 1.0
     assert figures["forced"]["delta_share"] < 1e-4
-    assert figures["greedy"]["texts"] >= 100
     assert figures["greedy"]["same"] + figures["greedy"]["ties"] == 1.0
-    assert figures["beams"]["texts"] >= 100
     assert figures["beams"]["num_beams"] == (3 if family == "bart" else 4)
     assert figures["beams"]["same"] + figures["beams"]["ties"] >= 0.99
     assert figures["greedy"]["batch_variants"] == figures["beams"]["batch_variants"] == 0
-    # Of a decoder's 80 positions, eight are steps behind the prompt, and one is a new token's.
-    assert figures["long"]["longest"] == (71 if family in tiny_generators.DECODERS else generator_checkpoints.LONGEST)
-    assert figures["long"]["agreement"] == 1.0
     assert figures["texts"]["same"] >= 0.98
     choices: Any = manifest.choices
+    if family in WHOLE:
+        counts = [figures["greedy"]["texts"], figures["beams"]["texts"], choices["verified_by"]["texts"]]
+        assert min(counts) >= 100
+        # Of a decoder's 80 positions, eight are steps behind the prompt, and one is a new token's.
+        longest = 71 if family in tiny_generators.DECODERS else generator_checkpoints.LONGEST
+        assert (figures["long"]["longest"], figures["long"]["agreement"]) == (longest, 1.0)
     assert choices["minimum_onnxruntime"]
     assert choices["formats"]["cpu"]["precision"] == "fp32"
-    assert choices["verified_by"]["texts"] >= 100
     assert choices["peak_rss_mb"] > 0
     assert (manifest.opset, manifest.ir) > (10, 5)
     assert (manifest.triton.built_for, manifest.triton.minimum) == ("24.10", "24.12")  # for onnxruntime 1.31
