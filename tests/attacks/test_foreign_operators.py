@@ -55,7 +55,7 @@ def test_a_generator_runs_without_a_foreign_library(tmp_path: Path, caplog: pyte
         assert model.runtime == "onnxruntime"
         model.infer({"text_input": "a cat"})
     assert loaded() <= before
-    assert [record.getMessage() for record in caplog.records if "is not the one of this hfx" in record.getMessage()]
+    assert [record.getMessage() for record in caplog.records if "this hfx" in record.getMessage()]
     assert json.loads((folder / "engine.json").read_text())["runtime"] == "native"
 
 
@@ -74,4 +74,4 @@ def test_an_encoder_runs_without_a_foreign_library(tmp_path: Path, caplog: pytes
         with pytest.raises(UsageError, match="no VNNI"):
             LocalModel.open(tmp_path / "r", "m")
     assert loaded() <= before
-    assert [record.getMessage() for record in caplog.records if "is not the one of this hfx" in record.getMessage()]
+    assert [record.getMessage() for record in caplog.records if "this hfx" in record.getMessage()]

@@ -148,7 +148,7 @@ def test_a_changed_byte_changes_the_hash(folder: Path) -> None:
 @pytest.mark.parametrize("environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}], ids=str)
 def test_a_hub_that_is_off_or_not_there_tells_how_to_pass_a_folder(tmp_path: Path, environment: dict[str, str]) -> None:
     (line,) = ask(tmp_path, "org/tiny", **environment)
-    assert line.startswith("CheckpointMissing 3 The hub can't be reached")
+    assert line.startswith("CheckpointMissing 3 ")
     assert "folder" in line
 
 

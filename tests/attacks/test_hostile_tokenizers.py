@@ -111,7 +111,7 @@ def test_an_export_with_3_gb_refuses_a_token_of_which_the_normalizer_leaves_noth
     limited = ["bash", "-c", 'ulimit -v 3145728; exec "$@"', "bash", *command]
     done = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3, done.stderr
-    assert f"{folder} has the added token '  '" in done.stderr
+    assert "added token '  '" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "x").exists()
 

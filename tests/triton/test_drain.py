@@ -50,7 +50,7 @@ def test_a_stop_answers_running_and_queued_requests_and_refuses_new_ones(
         idle.start_stream(lambda result, error: None)  # without requests it delays nothing
         asked = ask(threads, served, [f"sleep 1.{index}" for index in range(4)])
         served.running.terminate()
-        assert "up to 30 s to finish" in served.wait_for_words("Stopping")
+        assert "up to 30 s" in served.wait_for_words("Stopping")
         with pytest.raises((OSError, AssertionError)):
             infer(served.http_url, "toy", "x")
         assert not all(future.done() for future in asked)

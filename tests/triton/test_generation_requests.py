@@ -155,7 +155,7 @@ def test_a_request_without_text_is_refused(model: str, writing_server: EmbeddedS
 
 @pytest.mark.parametrize("door", ["HTTP infer", "gRPC infer", "/generate"])
 def test_a_plain_call_that_asks_for_pieces_is_refused(door: str, writing_server: EmbeddedServer) -> None:
-    with pytest.raises(AskFailed, match=r"stream is true.*NAME_stream answers in pieces"):
+    with pytest.raises(AskFailed, match=r"stream is true.*NAME_stream"):
         DOORS[door](writing_server, Ask(RECITAL, "a", {"max_tokens": 9, "stream": True}))
 
 
@@ -164,7 +164,7 @@ def test_a_stream_goes_on_after_a_refused_request(writing_server: EmbeddedServer
     with grpc_stub(writing_server) as stub:
         sent = [grpc_request(f"{RECITAL}_stream", {"text_input": "a", **fields}) for fields in requests]
         refused, answer = islice(stub.ModelStreamInfer(iter(sent), timeout=30), 2)
-    assert "temperature is -1.0; it must be" in refused.error_message
+    assert "temperature is -1.0" in refused.error_message
     assert answer.infer_response.raw_output_contents[0][4:].decode() == recital.text("a", 9)
 
 

@@ -262,7 +262,7 @@ def test_loaded_models_stay_within_the_memory_budget_and_no_stop_waits_for_a_loa
 def test_a_model_that_is_too_large_for_the_budget_is_refused_by_name(tmp_path: Path) -> None:
     repository = heavy(tmp_path / "repository", "giant")
     with (
-        pytest.raises(UsageError, match=r"The model 'giant' takes [6-9][0-9] MB, more than a memory budget of 50 MB"),
+        pytest.raises(UsageError, match=r"'giant' takes [6-9][0-9] MB, .* 50 MB"),
         EmbeddedServer(repository, private=True, budget=50_000_000),
     ):
         pass

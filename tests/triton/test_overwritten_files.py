@@ -133,7 +133,7 @@ def test_a_copy_without_room_is_refused_before_it_fills_the_disk(
     weights = next(repository.glob("sentiment_net/1/*.data"))
     free = weights.stat().st_size - 1
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
-    with pytest.raises(ServerError, match=r"0 MiB free, and the server's own copy of .* takes") as caught:
+    with pytest.raises(ServerError, match="0 MiB free") as caught:
         copy_models(repository, ["sentiment_net"], tmp_path / "copy")
     assert "TMPDIR" in caught.value.fix
 

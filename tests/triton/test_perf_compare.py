@@ -46,7 +46,7 @@ def test_a_comparison_of_devices_notes_the_missing_gpu_and_has_costs(
     assert main(words) == 0
     said = capsys.readouterr()
     assert "Starting cpu" in said.err
-    assert "gpu was not run: sentiment was not built for GPU" in said.out
+    assert "gpu was not run: sentiment" in said.out
     result = read_result(output)
     assert (result.kind, result.base) == ("compare", "cpu")
     assert [run.subject.device for run in result.runs] == ["cpu"] * 4
@@ -85,7 +85,7 @@ def test_precisions_are_exported_or_reused_and_failures_become_notes(perf_models
     runs, notes = measured(CompareSpec(CLASSIFIER, "precisions", values, perf_models, checkpoint=checkpoint), 1)
     assert [(run.subject.label, run.subject.precision) for run in runs] == [("int8", "int8"), ("fp32", "fp32")]
     assert any(note.startswith("int4 was not run: ") for note in notes)
-    assert any(note.startswith("missing-model was not run: There is no model") for note in notes)
+    assert any(note.startswith("missing-model was not run") for note in notes)
     assert stagings(perf_models) == []
 
 

@@ -170,7 +170,7 @@ def test_every_interface_gives_the_shortened_vectors_of_encode(
 
 
 def test_more_dimensions_than_the_vectors_have_are_refused(client: Client, server: ServeProcess) -> None:
-    with pytest.raises(RequestRefused, match="dimensions is 25; the model's vectors have 24"):
+    with pytest.raises(RequestRefused, match="dimensions is 25"):
         client.embed(PROMPTED, "a", dimensions=25)
     with pytest.raises(UsageError, match="has no input dimensions"):
         client.embed(PLAIN, "a", dimensions=7)

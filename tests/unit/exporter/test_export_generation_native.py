@@ -152,7 +152,7 @@ def test_a_processor_without_kernels_falls_back_to_onnxruntime_and_logs_once(pub
     assert runtime == "onnxruntime"
     assert [each["text_output"] for each in found] == [each["text_output"] for each in answers(published)[1]]
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("ONNX Runtime serves in the place of native operators: this processor has no AVX2")
+    assert "no AVX2" in line
 
 
 def test_a_library_that_was_changed_is_found_and_not_loaded(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -160,7 +160,7 @@ def test_a_library_that_was_changed_is_found_and_not_loaded(repository: Path, ca
     library.write_bytes(library.read_bytes()[:-1] + b"\1")
     assert any(LIBRARY in f"{finding.path} {finding.message}" for finding in lint(repository))
     assert answers(repository)[0] == "onnxruntime"
-    assert [record for record in caplog.records if "is not the file that was exported" in record.getMessage()]
+    assert [record for record in caplog.records if "not the file" in record.getMessage()]
 
 
 @pytest.mark.parametrize("with_openvino", [True, False])
@@ -194,7 +194,7 @@ def test_a_library_that_can_not_be_loaded_is_refused_with_its_reason(checkpoint:
     manifest = export_checkpoint(checkpoint, tmp_path, steps(spoil), name=NAME, **options)
     choice: Any = manifest.choices["cpu_runtime"]
     assert choice["runtime"] == "onnxruntime"
-    assert "is not the file that was exported" in choice["refused"]["native"]
+    assert "not the file" in choice["refused"]["native"]
     assert not (tmp_path / ENGINE / LIBRARY).exists()
     assert json.loads((tmp_path / ENGINE / "engine.json").read_text())["operators"] is None
     assert lint(tmp_path) == []
@@ -203,7 +203,7 @@ def test_a_library_that_can_not_be_loaded_is_refused_with_its_reason(checkpoint:
 def test_unsupported_head_sizes_are_refused_before_the_comparison(tmp_path: Path) -> None:
     checkpoint = generator_checkpoints.save(tmp_path / "checkpoint", "gpt2", n_embd=264, n_head=1)
     repository = tmp_path / "r"
-    with pytest.raises(CheckpointUnsupported, match="a head must have 1 to 256 values"):
+    with pytest.raises(CheckpointUnsupported, match="1 to 256 values"):
         export_checkpoint(checkpoint, repository, UNGATED, name=NAME, precision="int8", cpu_runtime="native")
     assert contents(repository) == {}
 
@@ -223,7 +223,7 @@ def test_native_is_refused_on_a_processor_without_kernels(
     words = ["export", str(checkpoint), "--cpu-runtime", "native", "--quantize", "--device", "cpu", "--name", NAME]
     assert main([*words, "--repository", str(tmp_path / "r")]) == 2
     said = capsys.readouterr().err
-    assert "--cpu-runtime native: this processor has no AVX2 with FMA and F16C." in said
+    assert "--cpu-runtime native: " in said and "no AVX2" in said
     assert "Use --cpu-runtime auto." in said
     assert contents(tmp_path) == {}
 
@@ -237,5 +237,5 @@ def test_auto_does_not_consider_native_without_kernels(monkeypatch: pytest.Monke
 def test_an_installation_without_the_library_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("hfx.native.build.HERE", tmp_path)
     assert possible_runtimes("auto", "int8") == ("onnxruntime",)
-    with pytest.raises(UsageError, match=r"--cpu-runtime native: hfx was installed without its native kernels"):
+    with pytest.raises(UsageError, match="--cpu-runtime native"):
         possible_runtimes("native", "int8")

@@ -94,7 +94,7 @@ def test_an_old_openvino_generator_falls_back_to_onnxruntime_and_logs_once(
     runtime, found = answers(on_openvino)
     (record,) = caplog.records
     assert (record.levelname, runtime) == ("WARNING", "onnxruntime")
-    assert record.getMessage().startswith("ONNX Runtime serves in the place of OpenVINO: ")
+    assert "in the place of OpenVINO" in record.getMessage()
     assert record.getMessage().endswith("Fix: Export the model again")
     assert answers(on_openvino, "onnxruntime") == ("onnxruntime", found)
     assert len(caplog.records) == 1
@@ -121,7 +121,7 @@ def test_openvino_is_for_encoders(checkpoint: Path, tmp_path: Path, capsys: pyte
     assert main([*words, "--repository", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "--cpu-runtime openvino is for encoders" in said
-    assert "Use native (int8 and int4), onnxruntime or auto." in said
+    assert "onnxruntime or auto" in said
     assert contents(tmp_path) == {}
 
 
@@ -186,7 +186,7 @@ def test_where_native_operators_are_wrong_auto_publishes_onnxruntime(checkpoint:
     manifest = export_checkpoint(checkpoint, tmp_path, damaged("native_decoder.onnx"), cpu_runtime="auto", **INT8)
     choice: Any = manifest.choices["cpu_runtime"]
     assert (choice["runtime"], choice["requested"]) == ("onnxruntime", "auto")
-    assert "does not continue texts like the checkpoint" in choice["refused"]["native"]
+    assert "like the checkpoint" in choice["refused"]["native"]
     figures: Any = manifest.parity["cpu"]
     assert figures["runtime"] == "onnxruntime"
     assert "reserve" not in figures

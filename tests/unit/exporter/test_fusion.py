@@ -255,9 +255,7 @@ def test_the_gate_refuses_a_second_graph_with_other_answers(tmp_path: Path) -> N
 
     at = 1 + next(at for at, step in enumerate(STEPS) if step.run is choose_nets)
     steps = [step for step in (*STEPS[:at], Step("Spoiling", spoil), *STEPS[at:]) if not step.labelled]
-    with pytest.raises(
-        VerificationFailed, match=r"model\.fp16\.rows\.onnx, the graph of rectangular batches, does not"
-    ):
+    with pytest.raises(VerificationFailed, match=r"model\.fp16\.rows\.onnx"):
         export_checkpoint(checkpoint(tmp_path), tmp_path, steps, **FP16_ONLY)
     assert not net(tmp_path).exists()
 

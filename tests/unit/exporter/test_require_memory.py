@@ -35,7 +35,7 @@ def test_memory_is_needed_for_every_value_as_a_float_and_for_the_libraries(
     monkeypatch.setattr(load, "available_memory", lambda: needed)
     load.require_memory(open_checkpoint(str(checkpoint)))
     monkeypatch.setattr(load, "available_memory", lambda: needed - 1)
-    with pytest.raises(MemoryShort, match=r"has 3,024 values: an export takes at least 0\.6 GB of memory"):
+    with pytest.raises(MemoryShort, match=r"3,024 values: .* 0\.6 GB"):
         load.require_memory(open_checkpoint(str(checkpoint)))
 
 

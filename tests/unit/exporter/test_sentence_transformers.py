@@ -182,7 +182,7 @@ def test_dense_layers_that_the_graph_has_not_are_refused(
 
 
 def test_layers_that_do_not_fit_are_corrupt() -> None:
-    with pytest.raises(CheckpointCorrupt, match="of 16 values, and gets 32"):
+    with pytest.raises(CheckpointCorrupt, match="16 values, and gets 32"):
         Pooling(layers=(Layer("Dense", "2_Dense", 16, 8),)).width(32)
 
 

@@ -294,7 +294,7 @@ def test_ids_with_a_gap_are_corrupt(marian_folder: Path, tmp_path: Path) -> None
 def test_a_file_that_is_no_sentencepiece_model_is_named(content: bytes, tmp_path: Path) -> None:
     write(tmp_path, "xlm-roberta", "XLMRobertaTokenizer")
     (tmp_path / "sentencepiece.bpe.model").write_bytes(content)
-    with pytest.raises(CheckpointCorrupt, match=r"sentencepiece\.bpe\.model is not a SentencePiece model"):
+    with pytest.raises(CheckpointCorrupt, match=r"sentencepiece\.bpe\.model is not"):
         loaded(tmp_path)
 
 

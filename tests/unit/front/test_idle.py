@@ -152,7 +152,7 @@ def test_a_request_waits_until_another_one_leaves_room(tmp_path: Path) -> None:
 def test_a_request_that_finds_no_room_in_time_is_refused_with_what_takes_it(tmp_path: Path) -> None:
     async def test() -> None:
         async with models(tmp_path, budget=1, wait_seconds=0.3) as (tested, _), tested.used(infer("a"), CLIENT):
-            with pytest.raises(Refusal, match="no room for the model b beside those with requests: a") as refused:
+            with pytest.raises(Refusal, match=r"model b .*: a") as refused:
                 await use(tested, "b")
             assert refused.value.status == 503
 
@@ -212,7 +212,7 @@ def test_a_load_goes_on_when_its_only_client_leaves_and_one_that_waits_for_room_
 def test_the_fronts_own_requests_load_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         async with models(tmp_path) as (tested, loader):
-            with pytest.raises(Refusal, match="The model a is not loaded"):
+            with pytest.raises(Refusal, match="model a is not loaded"):
                 async with tested.used(infer("a"), None):
                     pass
             assert loader.commands == []

@@ -137,7 +137,7 @@ def test_a_killed_front_is_replaced_and_connections_meanwhile_are_answered(trito
         for _ in range(2):
             os.kill(front.pid, signal.SIGKILL)
             assert ask(front, SMALL)[0] == 200
-    assert said == ["the HTTP front died (killed by signal 9); starting another one."] * 2
+    assert [line.partition(";")[0] for line in said] == ["the HTTP front died (killed by signal 9)"] * 2
 
 
 def test_a_front_is_started_again_after_a_start_that_failed(
@@ -166,7 +166,7 @@ def test_a_front_that_hangs_is_replaced(triton: tuple[int, Seen], monkeypatch: p
         wait_until(lambda: said)
         assert ask(front, SMALL)[0] == 200
         assert front.pid != before
-    assert said == ["the HTTP front gave no sign for 3 s; starting another one."]
+    assert [line.partition(";")[0] for line in said] == ["the HTTP front gave no sign for 3 s"]
 
 
 @pytest.mark.slow
@@ -274,12 +274,12 @@ def test_health_is_a_503_with_a_reason_while_triton_is_not_ready(
     front, seen = shared
     assert ask(front, HEALTH)[0] == 200
     seen.refused.add("/v2/health/ready")  # Triton 26.01 and later, when a process of a model has died
-    assert reason(front) == "Triton says that not all of its models are ready."
+    assert "not all of its models" in reason(front)
     seen.refused.clear()
     assert ask(front, HEALTH)[0] == 200
     assert "it is being started again" in reason(alone)
     answering[1].answer = b""
-    assert reason(answering[0]) == "Triton ended before it answered; it is being started again."
+    assert "started again" in reason(answering[0])
 
 
 def test_an_overloaded_model_is_a_503_that_says_when_to_try_again(answering: tuple[Front, Answering]) -> None:

@@ -65,7 +65,7 @@ def test_an_accepted_vulnerability_is_reported_with_its_reason_and_for_its_file_
      "onnx==1.20; python_version < '3'", "onnx==1.20 --hash=sha256:00", "\0"],
 )  # fmt: skip
 def test_a_line_that_pins_no_version_is_an_error_and_not_passed_over(line: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"Line 2 of constraints\.txt is not NAME==VERSION"):
+    with pytest.raises(UsageError, match=r"Line 2 of constraints\.txt"):
         check([constraints(tmp_path, f"# text\n{line}\n")])
 
 

@@ -151,7 +151,7 @@ def rewrite_wheel(path: Path, change: Callable[[dict[str, bytes]], None]) -> Non
 def test_a_wheel_that_its_sources_do_not_build_is_refused_with_the_file(dist: Path) -> None:
     rewrite_wheel(next(dist.glob("*.whl")), lambda files: files.update({"hfx/errors.py": b"import os\n"}))
     write_sums(dist)
-    with pytest.raises(Refused, match=r"The sources do not build hfx-.*: it differs in hfx/errors\.py\."):
+    with pytest.raises(Refused, match=r"it differs in hfx/errors\.py\."):
         verify(dist, lambda line: None)
 
 
@@ -180,7 +180,7 @@ def test_changed_sources_are_refused_with_the_file(dist: Path) -> None:
 def test_a_checkout_with_changes_is_refused(tmp_path: Path) -> None:
     checkout = clone(tmp_path / "hfx")
     (checkout / "README.md").write_text("changed")
-    with pytest.raises(UsageError, match=r"changes that are not in a commit, such as README\.md"):
+    with pytest.raises(UsageError, match=r"such as README\.md"):
         build(checkout, tmp_path / "dist")
 
 
@@ -189,7 +189,7 @@ def test_a_library_that_does_not_compile_stops_the_release(tmp_path: Path) -> No
     checkout = clone(tmp_path / "hfx")
     (checkout / "hfx/native/cpu.cpp").write_text("int broken = ;\n")
     git(checkout, "commit", "--all", "--message=native: break it")
-    with pytest.raises(Refused, match="The native library was not compiled") as caught:
+    with pytest.raises(Refused, match="not compiled") as caught:
         build(checkout, tmp_path / "dist", lambda line: None)
     assert "expected expression" in caught.value.fix
     assert not (tmp_path / "dist").exists()
@@ -198,7 +198,7 @@ def test_a_library_that_does_not_compile_stops_the_release(tmp_path: Path) -> No
 @pytest.mark.full
 def test_a_folder_with_other_files_is_not_replaced(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(UsageError, match=r"notes\.txt, which is not of a release"):
+    with pytest.raises(UsageError, match=r"notes\.txt"):
         build(checkout, tmp_path)
 
 

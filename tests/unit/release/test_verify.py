@@ -86,7 +86,7 @@ def dist(tmp_path: Path) -> Path:
 
 def test_sources_that_do_not_build_are_refused_after_all_other_checks(dist: Path) -> None:
     lines: list[str] = []
-    with pytest.raises(Refused, match="The native library was not compiled"):
+    with pytest.raises(Refused, match="not compiled"):
         verify(dist, lines.append)
     assert len(lines) == 3
 
@@ -119,7 +119,7 @@ def test_files_that_are_not_as_listed_are_refused(change: Callable[[Path], None]
 def test_a_release_needs_a_wheel_and_its_sources(dist: Path) -> None:
     (dist / SDIST).unlink()
     write_sums(dist)
-    with pytest.raises(Refused, match="one wheel and one source distribution"):
+    with pytest.raises(Refused, match="one wheel"):
         verify(dist)
 
 
@@ -203,7 +203,7 @@ def test_a_wheel_without_a_file_of_its_record_is_refused(dist: Path) -> None:
 def test_a_native_library_that_the_sbom_does_not_describe_is_refused(dist: Path) -> None:
     write_wheel(dist / WHEEL, contents() | {sbom.LIBRARY: b"\x7fELF of another"})
     write_sums(dist)
-    with pytest.raises(Refused, match=r"The SBOM .* is wrong: the hash of"):
+    with pytest.raises(Refused, match=r"SBOM .*: the hash of"):
         verify(dist)
 
 

@@ -98,7 +98,7 @@ def test_an_error_inside_the_block_leaves_nothing(tmp_path: Path, error: Excepti
 def test_staged_folders_are_made_by_name(tmp_path: Path) -> None:
     with Staging(tmp_path, "m") as staging:
         assert staging.folder("m_net").is_dir()
-        with pytest.raises(RepositoryError, match="can't be a folder of the model 'm'"):
+        with pytest.raises(RepositoryError, match="folder of the model 'm'"):
             staging.folder("other_net")
 
 

@@ -58,7 +58,7 @@ def test_a_bomb_of_rows_is_read_in_little_memory(tmp_path: Path) -> None:
 def test_a_line_without_end_is_one_bad_row(tmp_path: Path) -> None:
     path = bomb(tmp_path / "a.jsonl.gz", b'{"a": 1}\n{"a": "', b"x" * MIB, 100, b'"}\n{"a": 2}\n')
     found = read(path)
-    assert (found["rows"], found["errors"]) == (3, ["It is longer than 64 MiB."])
+    assert (found["rows"], len(found["errors"])) == (3, 1) and "64 MiB" in found["errors"][0]
     assert found["cut"] < 32
     assert found["read"] < 200
 

@@ -51,5 +51,5 @@ def test_an_error_of_the_check_comes_before_one_of_the_copying(repository: Path,
 def test_a_missing_gpu_is_refused_before_anything_is_copied(repository: Path) -> None:
     (repository / "a" / "config.pbtxt").write_text('name: "a" instance_group { kind: KIND_GPU }', "utf-8")
     (repository / "b" / "broken").symlink_to("missing")  # a copy would fail
-    with pytest.raises(UsageError, match="a is configured for a GPU"):
+    with pytest.raises(UsageError, match="configured for a GPU"):
         EmbeddedServer(repository, device="gpu").start()

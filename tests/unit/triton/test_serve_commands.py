@@ -49,7 +49,7 @@ def test_servers_that_are_stopped_are_waited_for_at_the_same_time(
 def test_a_repository_whose_only_model_is_damaged_is_refused_with_its_members(tmp_path: Path) -> None:
     fill(tmp_path, "sentiment")
     (tmp_path / "sentiment" / MANIFEST_FILE).write_text("{")
-    with pytest.raises(ModelCorrupt, match="'sentiment' is not as it was published"):
+    with pytest.raises(ModelCorrupt, match="'sentiment'"):
         damaged_models(tmp_path, print)
 
 

@@ -62,7 +62,7 @@ def test_a_checkpoint_with_another_backbone_is_refused_by_count_and_tensor(
             model.bert.encoder.layer[1].output.dense.bias[3] += 1e-6
 
     checkpoint = derived(tmp_path / "head", backbone, "classifier", train)
-    with pytest.raises(CheckpointUnsupported, match=r": 1 of 3\d tensors.*first: encoder\.layer\.1\.output\.dense\.bi"):
+    with pytest.raises(CheckpointUnsupported, match=r": 1 of 3\d tensors.*encoder\.layer\.1\.output\.dense\.bi"):
         read_head("one", checkpoint.folder, backbone)
 
 
@@ -73,13 +73,13 @@ def test_other_settings_with_equal_tensors_are_refused(tmp_path: Path) -> None:
         model.config.hidden_act = "relu"
 
     checkpoint = derived(tmp_path / "head", backbone, "classifier", change)
-    with pytest.raises(CheckpointUnsupported, match="hidden_act is relu, and gelu in the backbone"):
+    with pytest.raises(CheckpointUnsupported, match="hidden_act is relu, and gelu"):
         read_head("one", checkpoint.folder, backbone)
 
 
 def test_another_family_is_refused(tmp_path: Path) -> None:
     head = save_backbone(tmp_path / "head", "distilbert")
-    with pytest.raises(CheckpointUnsupported, match="model_type is distilbert, and bert in the backbone"):
+    with pytest.raises(CheckpointUnsupported, match="model_type is distilbert, and bert"):
         read_head("one", head.folder, save_backbone(tmp_path / "backbone", "bert"))
 
 
@@ -88,5 +88,5 @@ def test_a_backbone_without_the_tensors_of_its_family_is_refused(tmp_path: Path)
     head = derived(tmp_path / "head", backbone, "classifier")
     file = backbone.folder / "model.safetensors"
     save_file({f"other.{name}": tensor for name, tensor in load_file(file).items()}, file)
-    with pytest.raises(CheckpointUnsupported, match="lacks 37 tensors of the bert model"):
+    with pytest.raises(CheckpointUnsupported, match="lacks 37 tensors"):
         read_head("one", head.folder, backbone)

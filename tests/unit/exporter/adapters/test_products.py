@@ -160,7 +160,7 @@ def test_an_adapter_of_another_backbone_is_refused(backbones: dict[str, Checkpoi
     save_adapter(tmp_path / "one", backbones["bert"], task_type="SEQ_CLS", target_modules=["query"])
     adapter = read_adapter("one", tmp_path / "one")
     for family in ("distilbert", "roberta"):
-        with pytest.raises(CheckpointCorrupt, match=r"changes bert\.encoder.* the backbone doesn't have"):
+        with pytest.raises(CheckpointCorrupt, match=r"changes bert\.encoder"):
             merged_checkpoint(backbones[family], adapter, tmp_path / "merged")
 
 
@@ -168,7 +168,7 @@ def test_labels_that_do_not_fit_the_head_are_refused(backbones: dict[str, Checkp
     adapted = save_adapter(tmp_path / "one", backbones["distilbert"], task_type="SEQ_CLS", target_modules=["q_lin"])
     adapted.config.id2label = {0: "no", 1: "yes"}
     adapted.config.save_pretrained(tmp_path / "one")
-    with pytest.raises(CheckpointCorrupt, match=r"names 2 labels, and the head .* has 3"):
+    with pytest.raises(CheckpointCorrupt, match=r"2 labels, .* 3"):
         merged_checkpoint(backbones["distilbert"], read_adapter("one", tmp_path / "one"), tmp_path / "merged")
 
 
