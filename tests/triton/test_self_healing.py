@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from grpc import RpcError
-from tritonclient.grpc import InferenceServerClient, service_pb2
+from grpc import RpcError, insecure_channel
+from tritonclient.grpc import service_pb2
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from hfx.errors import ServerError
 from hfx.triton import process, recovery, supervisor
@@ -231,8 +232,8 @@ def test_a_server_that_requests_end_again_and_again_is_started_again_each_time(
             text = request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
             text.contents.bytes_contents.append(b"four")
             request.outputs.add(name="label").parameters["classification"].int64_param = 1
-            with InferenceServerClient(server.grpc_url) as client, pytest.raises(RpcError):
-                client._client_stub.ModelInfer(request, timeout=60)
+            with insecure_channel(server.grpc_url) as channel, pytest.raises(RpcError):
+                GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=60)
 
         def report(line: str) -> None:
             said.append(line)

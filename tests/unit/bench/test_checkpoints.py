@@ -10,6 +10,7 @@ import pytest
 from bench import checkpoints, vocabulary
 from hfx.exporter.parity_texts import bundled_texts
 from hfx.exporter.source import open_checkpoint
+from tests.rigs.machine.tiers import thinned
 
 SIZES = {"bert": 30522, "roberta": 50265, "gpt2": 50257, "t5": 32128}
 PROSE = [text for text in bundled_texts() if text.isascii() and len(text.split()) > 12]
@@ -52,7 +53,7 @@ def test_special_tokens_stand_where_published_files_have_them() -> None:
     assert (t5.pad_token_id, t5.eos_token_id, t5("a")["input_ids"][-1]) == (0, 1, 1)
 
 
-@pytest.mark.parametrize("name", [shape.name for shape in checkpoints.SHAPES])
+@pytest.mark.parametrize("name", thinned(shape.name for shape in checkpoints.SHAPES))
 def test_a_checkpoint_is_one_that_hfx_opens(name: str) -> None:
     folder = checkpoints.checkpoint(name, tiny=True)
     opened = open_checkpoint(str(folder))

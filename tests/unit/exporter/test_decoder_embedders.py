@@ -20,6 +20,12 @@ from hfx.local.encoder import LocalModel
 from hfx.names import Task
 from tests.attacks.damage import DROPPED, edit_json
 from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_answers import (
+    answers,
+    check_openvino_and_float16,
+    published,
+    same_in_any_batch,
+)
 from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
@@ -68,10 +74,6 @@ RECIPES = {
 }
 
 
-def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -> list[Any]:
-    return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_ids_and_pooling_of_decoders_are_those_of_the_library(tmp_path: Path, name: str) -> None:
     """What an export reads of each; test_encoders.py compares the graph of each architecture."""
@@ -84,44 +86,28 @@ def test_ids_and_pooling_of_decoders_are_those_of_the_library(tmp_path: Path, na
 @pytest.mark.parametrize("name", few(RECIPES, "qwen"))
 def test_decoder_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
-    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
-    model = LocalModel.open(tmp_path / "repository", "model")
+    model = published(tmp_path)
     for prompt in (None, *PROMPTS["prompts"]):
         chosen: Any = {} if prompt is None else {"prompt_name": prompt}
-        found = answers(model, **chosen)
+        found = same_in_any_batch(model, **chosen)
         expected = [reference.encode([text], **chosen)[0] for text in TEXTS]
         assert len({vector.tobytes() for vector in expected}) >= 9
         assert furthest(found, expected) <= 1e-5
         assert furthest(found, reference.encode(list(TEXTS), **chosen)) <= 1e-5
-        assert [answers(model, (text,), **chosen)[0] for text in TEXTS] == found
-        assert answers(model, TEXTS[::-1], **chosen) == found[::-1]
 
 
 @pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
 @pytest.mark.parametrize("name", few(["qwen", "qwen-window", "llama", "gemma-causal", "gemma"], "gemma"))
 def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str, runtime: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
-    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime=runtime)
-    model = LocalModel.open(tmp_path / "repository", "model")
-    found = answers(model)
-    assert [answers(model, (text,))[0] for text in TEXTS] == found
-    assert answers(model, TEXTS[::-1]) == found[::-1]
+    found = same_in_any_batch(published(tmp_path, precision="int8", cpu_runtime=runtime))
     assert furthest(found, reference.encode(list(TEXTS))) < 0.005
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["qwen-window", "gemma"])
 def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path, name: str) -> None:
-    reference = write_embedder(tmp_path, RECIPES[name])
-    export_checkpoint(
-        tmp_path / "model", tmp_path / "repository", name="model", precision=None, device="both", cpu_runtime="openvino"
-    )
-    expected = [reference.encode([text])[0] for text in TEXTS]
-    for device, limit in (("cpu", 1e-5), ("gpu", 1e-4)):
-        model = LocalModel.open(tmp_path / "repository", "model", device, "CPU")  # type: ignore[arg-type]
-        found = answers(model)
-        assert furthest(found, expected) <= limit
-        assert [answers(model, (text,))[0] for text in TEXTS] == found
+    check_openvino_and_float16(tmp_path, write_embedder(tmp_path, RECIPES[name]))
 
 
 def test_a_folder_that_names_a_generator_is_an_embedder(tmp_path: Path) -> None:
@@ -146,11 +132,11 @@ def test_long_texts_and_other_tasks_of_decoders_have_limits(tmp_path: Path) -> N
     edit_json(folder / "sentence_bert_config.json", max_seq_length=None)
     options = ExportOptions(repository=tmp_path / "repository", name="model")
     assert make_plan(open_checkpoint(str(folder)), options).max_length == 8192
-    with pytest.raises(UsageError, match="--max-length 9000 is out of range"):
+    with pytest.raises(UsageError, match="--max-length 9000"):
         make_plan(open_checkpoint(str(folder)), replace(options, max_length=9000))
     for task in (Task.ZERO_SHOT_CLASSIFICATION, Task.QUESTION_ANSWERING, Task.TOKEN_CLASSIFICATION):
-        with pytest.raises(CheckpointUnsupported, match=f"{task} of 'qwen3' models can't be exported"):
+        with pytest.raises(CheckpointUnsupported, match=f"{task} of 'qwen3'"):
             make_plan(open_checkpoint(str(folder)), replace(options, task=task))
     edit_json(folder / "config.json", architectures=["GPT2LMHeadModel"], model_type="gpt2")
-    with pytest.raises(CheckpointUnsupported, match="feature-extraction of 'gpt2' models can't be exported"):
+    with pytest.raises(CheckpointUnsupported, match="feature-extraction of 'gpt2'"):
         make_plan(open_checkpoint(str(folder)), options)

@@ -13,6 +13,7 @@ from hfx.repository.publish import stagings
 from tests.rigs.checkpoints import generator_checkpoints, tiny_checkpoints
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.tiers import full
 
 pytestmark = pytest.mark.slow
 
@@ -64,11 +65,11 @@ def contents(repository: Path) -> dict[str, object]:
     ("kind", "title"),
     [
         ("encoder", "Loading the checkpoint"),
-        ("encoder", "Writing model folders"),
+        full("encoder", "Writing model folders"),
         ("encoder", "Publishing"),
-        ("generator", "Loading the tokenizer"),
+        full("generator", "Loading the tokenizer"),
         ("generator", "Writing model folders"),
-        ("generator", "Publishing"),
+        full("generator", "Publishing"),
     ],
 )
 def test_a_kill_at_any_stage_leaves_the_repository_unchanged(

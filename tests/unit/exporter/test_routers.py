@@ -20,6 +20,7 @@ from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from tests.attacks.damage import edit_json
 from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_answers import published as exported
 from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
@@ -57,12 +58,6 @@ def encoded(encode: Any) -> Any:
 
 def close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, expected.max()))
-
-
-def exported(folder: Path, **options: Any) -> LocalModel:
-    """Return the checkpoint in `folder`/model, published and opened."""
-    export_checkpoint(folder / "model", folder / "repository", name="model", **options)
-    return LocalModel.open(folder / "repository", "model")
 
 
 # Other poolings of documents are those of any sparse encoder (test_sparse_encoders.py).

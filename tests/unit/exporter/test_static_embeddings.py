@@ -23,6 +23,8 @@ from hfx.exporter.source import Checkpoint, open_checkpoint, open_config
 from hfx.local.encoder import LocalModel
 from tests.attacks.damage import edit_json
 from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_answers import answers, same_in_any_batch
+from tests.rigs.checkpoints.sentence_answers import published as exported
 from tests.rigs.checkpoints.sentence_models import TEXTS, dense, furthest, layer_norm, normalize, static_embedding
 from tests.rigs.machine.tiers import full
 
@@ -40,19 +42,9 @@ RECIPES: dict[str, Any] = {
 EMPTY = TEXTS.index("")
 
 
-def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -> list[Any]:
-    return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
-
-
 def encoded(encode: Any, texts: tuple[str, ...] = TEXTS) -> Any:
     """Return the library's result for each text alone."""
     return np.stack([encode([text])[0] for text in texts])
-
-
-def exported(folder: Path, **options: Any) -> LocalModel:
-    """Return the checkpoint in `folder`/model, published and opened."""
-    export_checkpoint(folder / "model", folder / "repository", name="model", **options)
-    return LocalModel.open(folder / "repository", "model")
 
 
 def close(found: list[Any], expected: Any) -> None:
@@ -71,10 +63,7 @@ def test_static_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, name
     model = LocalModel.open(tmp_path / "repository", "model")
     expected = encoded(reference.encode)
     assert len(np.unique(expected.round(3), axis=0)) >= 9
-    found = answers(model)
-    close(found, expected)
-    assert [answers(model, (text,))[0] for text in TEXTS] == found
-    assert answers(model, TEXTS[::-1]) == found[::-1]
+    close(same_in_any_batch(model), expected)
     for encode, chosen in [
         (reference.encode_query, {"prompt_name": "query"}),
         *((partial(reference.encode, prompt_name=each), {"prompt_name": each}) for each in reference.prompts),
@@ -107,7 +96,7 @@ def test_a_long_text_is_averaged_up_to_a_bound(tmp_path: Path) -> None:
         make_plan(open_checkpoint(str(tmp_path / "model")), ExportOptions(max_length=8193))
 
 
-@pytest.mark.parametrize("side", ["Right", "Left"])
+@pytest.mark.parametrize("side", [full("Right"), "Left"])
 def test_a_text_is_cut_where_tokenizer_json_says_so(tmp_path: Path, side: str) -> None:
     static_embedding(tmp_path / "model", normalize)
     cut = {"direction": side, "max_length": 20, "strategy": "LongestFirst", "stride": 0}
@@ -229,6 +218,7 @@ def test_tables_of_other_floats_are_read(tmp_path: Path, dtype: torch.dtype) -> 
     np.testing.assert_array_equal(found, table.float().numpy())
 
 
+@pytest.mark.full
 def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path) -> None:
     reference = static_embedding(tmp_path / "model", normalize)
     expected = encoded(reference.encode)
@@ -237,11 +227,10 @@ def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path) -> None:
     )
     for device, limit in (("cpu", 1e-5), ("gpu", 1e-4)):
         model = LocalModel.open(tmp_path / "repository", "model", device, "CPU")  # type: ignore[arg-type]
-        found = answers(model)
+        found = same_in_any_batch(model)
         told = [i for i in range(len(TEXTS)) if i != EMPTY]
         assert furthest([found[i] for i in told], expected[told]) <= limit
         assert not any(found[EMPTY])
-        assert [answers(model, (text,))[0] for text in TEXTS] == found
 
 
 @pytest.mark.parametrize("declared", [True, False])
