@@ -80,12 +80,18 @@ def _main() -> None:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, request.pop("seconds"))
         error, value = _answer(**request)
-        is_last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > MOST_IDLE
+        is_last = _peak() > MOST_IDLE
         text = json.dumps({"error": error, "value": value, "is_last": is_last})
         signal.setitimer(signal.ITIMER_PROF, 0)
         if len(text) > MOST_ANSWERED:
             sys.exit(1)
         print(text, flush=True)
+
+
+def _peak() -> int:
+    """Return the most memory that this program has had, in KB. ru_maxrss also counts the process that started it."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
 
 
 def _answer(texts: list[str], file: str, target: str, generated: int) -> tuple[Error | None, Any]:
