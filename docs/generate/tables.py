@@ -32,6 +32,7 @@ PARAMETERS = (
     ("NAME_net", "intra_op_thread_count", "threads of each operator"),
     ("NAME_net", "inter_op_thread_count", "operators that run in parallel"),
     ("NAME_net", "max_width", "tokens of the longest row that the net reads"),
+    ("NAME_net", "variant", "how the net is written and run, such as `int8` or `gpu-fp16`"),
     ("NAME_net", "session.*", "an entry of ONNX Runtime's session configuration"),
     ("NAME_net", "session.intra_op.spin_duration_us", "µs that threads spin before they sleep; hfx's backend only"),
     ("NAME_net", "openvino.*", "a property of OpenVINO's compiled model"),

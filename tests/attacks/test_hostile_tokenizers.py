@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
-from hfx.exporter import tokenizer_checks, tokenizer_trial
+from hfx.exporter import tokenizer_checks
 from hfx.exporter.encoder import one_hop
 from hfx.exporter.encoder.checkpoint.sentence_transformers import put_into_lower_case
 from hfx.exporter.parity_texts import bundled_texts
@@ -22,7 +22,6 @@ from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
 from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.front import model_files
-from hfx.process import JsonChild
 from hfx.python_backends.encoding import make_encoder
 from hfx.python_backends.errors import ModelDamaged
 from hfx.python_backends.generation import generator
@@ -204,23 +203,6 @@ def test_a_truncated_tokenizer_is_corrupt(folder: Path, share: float) -> None:
     content = (folder / "tokenizer.json").read_bytes().rstrip()
     (folder / "tokenizer.json").write_bytes(content[: int(share * len(content))])
     refused(CheckpointCorrupt, folder, lambda: read(folder))
-
-
-def test_a_process_with_much_memory_tries_all_tokenizers_in_one_other_process(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Linux counts the memory of the process that starts another one as the other one's, too."""
-    started: list[JsonChild] = []
-
-    def start(*arguments: Any, **options: Any) -> JsonChild:
-        started.append(JsonChild(*arguments, **options))
-        return started[-1]
-
-    monkeypatch.setattr(tokenizer_trial, "JsonChild", start)
-    used = b"x" * (2 * tokenizer_trial.MOST_IDLE << 10)
-    for _ in range(3):
-        assert tokenizer_trial.try_tokenizer(10, ["a cat"], folder / "tokenizer.json")[0] is None
-    assert len(started) <= 1 and used  # none, if an earlier test has left one
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,9 @@ def aged(plan: Any, made: Any) -> Any:
     facts |= {part: f"openvino_{part}.xml" for part in parts}
     content = json.loads((folder / "engine.json").read_text()) | {"runtime": "openvino", "openvino": facts}
     (folder / "engine.json").write_text(json.dumps(content))
-    write_stream_configs(plan, made.version.parent, "openvino")
-    return seal_model(plan, replace(made, choice=CpuChoice("openvino")))
+    chosen: dict[Any, CpuChoice] = {"cpu": CpuChoice("openvino")}
+    write_stream_configs(plan, made.version.parent, chosen)
+    return seal_model(plan, replace(made, chosen=chosen))
 
 
 @pytest.fixture(scope="module", params=["gpt2", full("bart"), full("t5")])
