@@ -133,7 +133,7 @@ def differences(planned: Machine, here: Machine) -> str:
 
 
 def write_job(folder: Folder, job: Job) -> None:
-    """Write job.json."""
+    """Write job.json, which describes the job, into its folder."""
     text = json.dumps({"format": FORMAT, **asdict(job)}, indent=2, ensure_ascii=False) + "\n"
     write_file(folder.path / JOB, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
 

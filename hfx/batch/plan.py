@@ -84,7 +84,7 @@ class PlannedJob(Plan[PlannedChunk]):
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows of all chunks."""
         return count_rows(self.chunks)
 
     @classmethod

@@ -64,7 +64,7 @@ class DialectRequest:
         return content
 
     async def models(self) -> list[ServedModel]:
-        """Return all served models."""
+        """Return all models that the server has."""
         return await self.inference.catalog.models()
 
     async def model(self, *tasks: Task) -> ServedModel:

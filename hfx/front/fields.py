@@ -41,7 +41,7 @@ class Fields(dict[str, Any]):
         return cls(json_object(content))
 
     def text(self, name: str) -> str:
-        """Return a text."""
+        """Return the text in the field `name`. Raises Refusal (400) for other values."""
         return text(self.get(name), name)
 
     def texts(self, name: str) -> list[str]:
@@ -61,7 +61,7 @@ class Fields(dict[str, Any]):
         return self.texts(name)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return a boolean."""
+        """Return the boolean in the field `name`. Raises Refusal (400) for other values."""
         return bool(self._checked(name, boolean, default))
 
     def number(self, name: str, default: int, low: int = 1, high: int = INT32_MAX) -> int:

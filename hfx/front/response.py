@@ -59,7 +59,7 @@ class Response:
         return 0 if self.broken else self.status
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
-        """Send the head."""
+        """Send the status line and the headers."""
         self.status = status
         self.first_byte = time.perf_counter() - self.began
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})

@@ -73,7 +73,7 @@ class UpstreamConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Write a request."""
+        """Write a request to the connection to Triton."""
         self._begin((head + body,) if len(body) < BUFFERED_BYTES else (head, body))
         self._write()
 

@@ -32,7 +32,7 @@ class LoadServer:
         threading.Thread(target=self._serve, name="load", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the thread that sends the load to those that connect."""
         with suppress(OSError):  # it has no address
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -160,7 +160,7 @@ class LargeRequests:
         return True
 
     def load(self) -> Load:
-        """Return the present load."""
+        """Return the load of the requests that are open now."""
         with self._lock:
             return self._load()
 

@@ -135,7 +135,7 @@ class LoadedModels:
 
     @property
     def folder(self) -> Path:
-        """The server's own folder."""
+        """The folder of the server's own files."""
         return self._served.folder
 
     def begin(self, group: int) -> None:

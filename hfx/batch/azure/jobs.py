@@ -107,7 +107,7 @@ class AzureJob:
 
     @property
     def status(self) -> State:
-        """The state."""
+        """The state of the job, by its folder and its record of the end."""
         return self.folder.state(lambda: self.ended.get("status"))
 
     @property

@@ -39,7 +39,7 @@ class OnnxRuntime(Variant):
 
 @dataclass(frozen=True)
 class Floats(OnnxRuntime):
-    """The float32 file."""
+    """The float32 file, which any processor runs."""
 
     name: ClassVar[str] = "fp32"
     precision: ClassVar[Precision] = "fp32"

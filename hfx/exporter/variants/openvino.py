@@ -18,7 +18,7 @@ STEPS_MILLISECONDS = 1.4  # what Python steps add to a request, the least measur
 
 @dataclass(frozen=True)
 class OpenvinoFloats(Variant):
-    """The float32 file."""
+    """The float32 file, run by OpenVINO."""
 
     name: ClassVar[str] = "openvino-fp32"
     precision: ClassVar[Precision] = "fp32"

@@ -189,7 +189,7 @@ class Core:
         return bool(plan.groups) and is_alone and all(map(_goes_on, plan.sequences))
 
     def fail(self, jobs: Iterable[Job], error: EngineError) -> None:
-        """End `jobs` with `error`."""
+        """End `jobs`, whose callers get `error`."""
         ended = [job for job in jobs if job.arrival in self.jobs]
         for job in ended:
             self.scheduler.remove(job)

@@ -90,7 +90,7 @@ class SingleSearch:
         return None if few is None else self._drawn(few, logits)
 
     def next_inputs(self) -> Sequence[int]:
-        """The newest token."""
+        """Return the newest token, the next input of the only row."""
         return (int(self._ids[0, self._length - 1]),)
 
     def edits(self) -> Edits:

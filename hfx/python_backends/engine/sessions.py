@@ -215,7 +215,7 @@ class Binding:
             self._binding.bind_output(name, *host_place(name, array))
 
     def run(self) -> None:
-        """Run the graph once."""
+        """Run the graph once on the bound arrays."""
         self._run(self._binding)
 
     begin = run

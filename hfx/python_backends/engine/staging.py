@@ -69,7 +69,7 @@ class PromptStage:
             rows = padded(rows + 1, 1)
 
     def _run(self, spans: Sequence[Span], logits: bool) -> Outputs:
-        """Run prompts that fit."""
+        """Run prompts that fit into the staging memory."""
         rows = padded(len(spans), 1, self.rows)
         width = padded(max(len(span.tokens) for span in spans), QUERIES, self.width)
         shape = self._shapes.get((rows, width, logits))

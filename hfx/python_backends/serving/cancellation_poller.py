@@ -42,7 +42,7 @@ class CancellationPoller(Generic[Request]):
         self._open.append(request)
 
     def clear(self) -> None:
-        """Forget all requests."""
+        """Forget all requests, so that none is polled again."""
         self._open.clear()
 
     def due(self, now: float) -> list[Request]:

@@ -34,11 +34,11 @@ class RelayChannel:
         self._most_open = most_open
 
     def send(self, outputs: Mapping[str, Any], final: bool) -> None:
-        """Send the response."""
+        """Send the response to the relay."""
         self._answer({"outputs": outputs})
 
     def fail(self, message: str, code: str) -> None:
-        """Send an error."""
+        """Send an error to the relay, as the last message."""
         self._answer({"error": message, "code": code})
 
     def is_cancelled(self) -> bool:
