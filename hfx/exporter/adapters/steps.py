@@ -60,7 +60,7 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     part = part_of(plan)
     if part.donor is None:
         with part.on_backbone(artefacts.model):
-            return steps.with_graph(plan, artefacts, part.rooms.ranks)
+            return steps.build(plan, artefacts, part.rooms.ranks)
     [variant] = plan.variants["cpu"]
     graph = onnx.load(part.donor.net / variant.file, load_external_data=False)
     inputs = (each.name for each in graph.graph.input)

@@ -47,13 +47,8 @@ def with_compiled(artefacts: EncoderArtefacts, compiled: Compiled) -> EncoderArt
     return replace(artefacts, compiled=compiled, choices={**artefacts.choices, "tokenizer": compiled.as_json()})
 
 
-def build(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Build the float32 graph that all variants are written from."""
-    return with_graph(plan, artefacts)
-
-
-def with_graph(plan: EncoderPlan, artefacts: EncoderArtefacts, adapted: Collection[str] = ()) -> EncoderArtefacts:
-    """Return the artefacts with the float32 graph, in which the layers `adapted` stay apart."""
+def build(plan: EncoderPlan, artefacts: EncoderArtefacts, adapted: Collection[str] = ()) -> EncoderArtefacts:
+    """Build the float32 graph, in which the layers `adapted` stay apart."""
     padding = pad_id(plan.checkpoint, artefacts.tokenizer)
     types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
     graph = build_graph(artefacts.model, plan.kind, padding, artefacts.pooler, plan.exporter, types, adapted)

@@ -116,8 +116,9 @@ class Variant(ABC):
 
     `name` is recorded, and `file` is the name of the published file. A file in `precision` is computed in `math`, and
     held to the gate's limits of `accuracy`. `providers` run it, in the order in which they are tried.
-    `steps_milliseconds` is the time that a request takes longer if this variant is chosen, because it can't be served
-    in one hop.
+    If a variant `is_timed`, the fastest of those offered is published. `steps_milliseconds` is the time that a request
+    takes longer if this variant is chosen, because it can't be served in one hop. `fix` says what to do if `missing`
+    has a reason.
     """
 
     name: ClassVar[str]
