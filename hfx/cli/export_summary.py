@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "native": "native operators"}
 MATH_TIMES = "cpu_math_milliseconds"  # in the manifest's choices
+NOTED = 0.1  # the share of unknown tokens from which on texts of the user would tell more
 MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
 
 
@@ -37,7 +38,7 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
             lines += [
                 f"  {'':9} {line}" for line in _trials(manifest.choices.get("cpu_runtime") if device == "cpu" else {})
             ]
-    lines += _steps(manifest.choices.get("tokenizer"))
+    lines += [*_steps(manifest.choices.get("tokenizer")), *_texts(manifest.choices.get("texts"))]
     for file, figures in (parity.get("data") or {}).items():
         measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
         lines.append(f"  {'data':9} {figures['metric']} on {figures['rows']} rows of {file}: {measured}")
@@ -64,6 +65,18 @@ def _steps(tokenizer: Any) -> list[str]:
     if tokenizer["compiled"]:
         return [f"  {'tokenizer':9} compiled; same ids for {tokenizer['texts_compared']:,} texts"]
     return [f"  {'tokenizer':9} in Python, not compiled: {tokenizer['reason']}"]
+
+
+def _texts(texts: Any) -> list[str]:
+    """Return on which texts the answers were compared, and how well the tokenizer knows hfx's texts."""
+    if texts is None:  # an older hfx had no others than its own
+        return []
+    share = texts["unknown_share"]
+    line = f"{texts['known']} of hfx, {texts['made']} made of the vocabulary; {100 * share:.0f} % of hfx's are unknown"
+    advice = (
+        "" if share < NOTED else ": --verify-data FILE shows whether answers to texts of the model's kind are equal"
+    )
+    return [f"  {'texts':9} {line} tokens{advice}"]
 
 
 def _trials(choice: Any) -> list[str]:

@@ -83,6 +83,7 @@ def rank_correlation(
     if not np.all(np.isfinite(found)):
         return float("nan")
     step = EQUAL * max(float(np.abs(expected).max()), TINY)
+    found = np.where(np.abs(found - expected) <= step, expected, found)
     expected, found = np.round(expected / step), np.round(found / step)
     if np.ptp(expected) == 0 or np.ptp(found) == 0:
         return None if np.ptp(expected) == 0 else 0.0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from hfx.exporter.gate_texts import GateTexts
 from hfx.exporter.plan import Plan
 from hfx.extras import versions
 from hfx.manifest import (
@@ -42,6 +43,7 @@ class Artefacts:
 
     staging: Staging
     tokenizer: Any = None
+    texts: GateTexts = field(default_factory=GateTexts)
     parity: dict[str, Any] = field(default_factory=dict)  # figures for the manifest
     choices: dict[str, Any] = field(default_factory=dict)  # decisions for the manifest
     manifest: Manifest | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +28,6 @@ from hfx.exporter.slow_tokenizers import (
 )
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer_trial import BYTES, Error, try_tokenizer
-from hfx.python_backends.templates import FILLERS
 
 TOKENIZER_FILE = "tokenizer.json"
 PROBE = "Ab 1, \u00e9\u4e16\U0001f600\u0001 qzxqzx"  # known, unknown, wide and control characters
@@ -84,34 +83,23 @@ def try_built(checkpoint: Checkpoint, tokenizer: Any) -> None:
 
     Raises CheckpointUnsafe and CheckpointCorrupt.
     """
-    _try_built(checkpoint, tokenizer, [*_texts(), *_strings(checkpoint.folder)], SECONDS)
-
-
-def try_gate_texts(
-    checkpoint: Checkpoint, tokenizer: Any, max_length: int, read_as: Callable[[str], Sequence[str]]
-) -> None:
-    """Try `tokenizer` on the gate's texts for a model that reads `max_length` tokens.
-
-    `read_as` returns a text as the model reads it, such as behind each of its prompts. Raises CheckpointUnsafe and
-    CheckpointCorrupt.
-    """
-    texts = {form for text in (*FILLERS, *bundled_texts(), *edge_texts(max_length)) for form in read_as(text)}
-    if others := sorted(texts.difference(_texts())):
-        _try_built(checkpoint, tokenizer, others, LONG_SECONDS)
-
-
-def _try_built(checkpoint: Checkpoint, tokenizer: Any, texts: Sequence[str], seconds: int) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         file.write(tokenizer.backend_tokenizer.to_str())
         file.flush()
-        tried(checkpoint, seconds, texts, Path(file.name))
+        tried(checkpoint, SECONDS, [*_texts(), *_strings(checkpoint.folder)], Path(file.name))
 
 
 def tried(
-    checkpoint: Checkpoint, seconds: int, texts: Sequence[str], file: Path, target: Path | None = None, count: int = 0
+    checkpoint: Checkpoint,
+    seconds: int,
+    texts: Sequence[str],
+    file: Path,
+    target: Path | None = None,
+    count: int = 0,
+    drawn: Sequence[list[int]] = (),
 ) -> Any:
     """Return the answer of try_tokenizer. Raises CheckpointUnsafe and CheckpointCorrupt."""
-    error, answer = try_tokenizer(seconds, texts, file, target, count)
+    error, answer = try_tokenizer(seconds, texts, file, target, count, drawn)
     if error:
         _refuse(checkpoint, error, answer, seconds)
     return answer

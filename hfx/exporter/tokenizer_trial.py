@@ -2,7 +2,7 @@
 
 A pattern in a tokenizer.json can take years for a short text, and a normalizer can make gigabytes of it. The
 sentencepiece library, in C++, can crash on a crafted model (CVE-2026-1260). The separate process runs this module: it
-answers lines of JSON, {"seconds", "texts", "file", "target", "generated"}, until its stdin ends.
+answers lines of JSON, {"seconds", "texts", "file", "target", "generated", "drawn"}, until its stdin ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum, auto
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,24 @@ class Error(StrEnum):
 
 
 def try_tokenizer(
-    seconds: int, texts: Sequence[str], file: Path, target: Path | None = None, generated: int = 0
+    seconds: int,
+    texts: Sequence[str],
+    file: Path,
+    target: Path | None = None,
+    generated: int = 0,
+    drawn: Sequence[list[int]] = (),
 ) -> tuple[Error | None, Any]:
     """Return the tokens of `texts` by `file`, a tokenizer.json or a SentencePiece model, within `seconds` and BYTES.
 
     With a `target`, a tokenizer.json is compiled to it, and compared on `texts` and on `generated` texts; the answer is
-    the reason why there is no compiled tokenizer, which is empty if there is one. If there is an error, the answer says
-    what the tokenizer has, or what the library's error was.
+    the reason why there is no compiled tokenizer, which is empty if there is one. With `drawn` sequences of ids, the
+    answer is the text of each, and the same without blanks. If there is an error, the answer says what the tokenizer
+    has, or what the library's error was.
     """
     while _idle and _idle[-1][0].process.poll() is not None:  # it ends with the thread that started it
         _idle.pop()
     child, messages = _idle.pop() if _idle else _started()
-    request = {"file": str(file), "target": str(target or ""), "generated": generated}
+    request = {"file": str(file), "target": str(target or ""), "generated": generated, "drawn": drawn}
     try:
         child.send({"seconds": seconds, "texts": list(texts), **request})
         _, answer = messages.get(timeout=WALL_FACTOR * seconds)
@@ -94,16 +100,20 @@ def _peak() -> int:
     return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
 
 
-def _answer(texts: list[str], file: str, target: str, generated: int) -> tuple[Error | None, Any]:
+def _answer(
+    texts: list[str], file: str, target: str, generated: int, drawn: list[list[int]]
+) -> tuple[Error | None, Any]:
     """Return what try_tokenizer returns. Raises MemoryError, which ends the process."""
     try:
-        tokenizer = _checked(file) if file.endswith(".json") else None
+        tokenizer = _checked(file, Path(file).stat().st_mtime_ns) if file.endswith(".json") else None
         tokens_of = partial(_tokens, tokenizer) if tokenizer else _sentencepiece(file)
     except BadToken as error:
         return Error.HAS_BAD_TOKEN, str(error).removeprefix(f"{file} ")
     except BaseException:  # panics of the libraries are not Exceptions
         return Error.UNREAD, None
     try:
+        if drawn:
+            return None, _decoded(tokenizer, drawn)
         if not target:
             return None, tokens_of(texts)
         from hfx.exporter.compiled_tokenizer.proof import compile_and_compare
@@ -115,8 +125,9 @@ def _answer(texts: list[str], file: str, target: str, generated: int) -> tuple[E
         return Error.FAILED, str(error)[:300]
 
 
-def _checked(file: str) -> Any:
-    """Return the tokenizer in `file`. Raises BadToken and ValueError."""
+@lru_cache(maxsize=1)
+def _checked(file: str, changed: int) -> Any:
+    """Return the tokenizer in `file`, which was `changed` then. Raises BadToken and ValueError."""
     tokenizer = open_tokenizer(file)
     for token, form in added_forms(tokenizer):
         if form.isspace() and (token.lstrip or token.rstrip):  # each of n blanks takes up to n beside it
@@ -136,6 +147,14 @@ def _tokens(tokenizer: Any, texts: list[str]) -> list[list[str]]:
         tokenizer.decode(encoding.ids)
         tokens.append(encoding.tokens)
     return tokens
+
+
+def _decoded(tokenizer: Any, drawn: list[list[int]]) -> list[list[str]]:
+    """Return the text of each sequence of ids, and the same without blanks. Both are encoded, to try them, too."""
+    texts = tokenizer.decode_batch(drawn, skip_special_tokens=False)
+    forms = [[text, "".join(text.split())] for text in texts]
+    tokenizer.encode_batch([form for both in forms for form in both])
+    return forms
 
 
 def _sentencepiece(file: str) -> Callable[[list[str]], list[list[str]]]:

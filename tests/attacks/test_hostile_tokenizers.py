@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError
-from hfx.exporter import tokenizer_checks
+from hfx.exporter import gate_texts, tokenizer_checks
 from hfx.exporter.encoder import one_hop
 from hfx.exporter.encoder.checkpoint.sentence_transformers import put_into_lower_case
+from hfx.exporter.gate_texts import read_gate_texts
 from hfx.exporter.parity_texts import bundled_texts
 from hfx.exporter.slow_tokenizers import read_model
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.tokenizer import load_tokenizer
-from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.front import model_files
 from hfx.python_backends.encoding import make_encoder
 from hfx.python_backends.errors import ModelDamaged
@@ -365,11 +365,11 @@ def test_a_tokenizer_that_grows_too_much_for_a_text_of_the_gate_is_refused(
 ) -> None:
     add_tokens(folder, normalizer=normalizer)
     checkpoint, tokenizer = open_checkpoint(str(folder)), read(folder)
-    monkeypatch.setattr(tokenizer_checks, "LONG_SECONDS", 2)
+    monkeypatch.setattr(gate_texts, "LONG_SECONDS", 2)
     refused(
         CheckpointUnsafe,
         folder,
-        lambda: try_gate_texts(checkpoint, tokenizer, max_length, lambda text: [prompt + text]),
+        lambda: read_gate_texts(checkpoint, tokenizer, max_length, lambda text: [prompt + text], has_data=False),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hfx.client import Client
+from hfx.exporter import gate_texts
 from hfx.exporter.parity_texts import bundled_texts
 from tests.rigs.checkpoints import published
 from tests.rigs.clients.client_servers import Script, grpc_server, http_server
@@ -39,14 +40,16 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def few_ordinary_texts(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Compare encoders of this test on a quarter of the ordinary texts, and on all edge cases.
+    """Compare encoders of this test on a quarter of the ordinary texts, few made ones, and all edge cases.
 
     make test-full compares them on all texts. For tests that compare the answers with a library's themselves.
     """
     with pytest.MonkeyPatch.context() as patch:
         if "not full" in pytestconfig.option.markexpr:
-            for module in ("comparisons", "steps"):
-                patch.setattr(f"hfx.exporter.encoder.{module}.bundled_texts", lambda: bundled_texts()[::4])
+            patch.setattr(gate_texts, "bundled_texts", lambda: bundled_texts()[::4])
+            patch.setattr(gate_texts, "WHOLE", 128)
+            patch.setattr(gate_texts, "MADE", 16)
+            patch.setattr(gate_texts, "LONG", 1)
         yield
 
 

@@ -10,7 +10,6 @@ from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter.encoder import gate
 from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan
-from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.tokenizer import with_embeddings
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
 from hfx.local import Device, Request
@@ -19,9 +18,8 @@ from hfx.python_backends.tasks import TASKS
 
 
 def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Get the checkpoint's own answers to the bundled texts, from the tokens of the staged tokenizer."""
-    texts = [*bundled_texts(), *edge_texts(plan.max_length)]
-    samples = plan.kind.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
+    """Get the checkpoint's own answers to the gate's texts, from the tokens of the staged tokenizer."""
+    samples = plan.kind.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, artefacts.texts.compared))
     samples = [sample | plan.options_of(i) for i, sample in enumerate(samples)]
     try:
         model, reference = _reference(plan, artefacts, [each for each in samples if _has_tokens(plan, artefacts, each)])

@@ -14,11 +14,10 @@ from hfx.exporter.encoder.mixed import checked
 from hfx.exporter.encoder.nets import EncoderArtefacts, choose_nets, write_files
 from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
 from hfx.exporter.encoder.plan import EncoderPlan
+from hfx.exporter.gate_texts import read_gate_texts
 from hfx.exporter.labelled_data import read_data
-from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.steps import Step, lint_staged, publish_folders, seal
 from hfx.exporter.tokenizer import pad_id
-from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.exporter.transformers_versions import gives_types
 from hfx.tasks.kinds import KIND
 
@@ -29,17 +28,18 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Load and check the user's data, and the checkpoint's model and tokenizer."""
     labelled = {path.name: read_data(path, plan.kind, plan.checkpoint.config) for path in plan.verify_data}
     tokenizer = plan.kind.load_tokenizer(plan.checkpoint)
-    try_gate_texts(plan.checkpoint, tokenizer, plan.max_length, plan.kind.read_as)
+    texts = read_gate_texts(plan.checkpoint, tokenizer, plan.max_length, plan.kind.read_as, bool(labelled))
     model, pooler = plan.kind.load_model(plan.checkpoint, tokenizer)
     pooling = plan.kind.details()["pooling"]
     choices = {**artefacts.choices, KIND: str(plan.kind.name), **({"pooling": pooling} if pooling else {})}
-    return replace(artefacts, model=model, tokenizer=tokenizer, pooler=pooler, labelled=labelled, choices=choices)
+    choices |= {"texts": texts.as_json()}
+    read = replace(artefacts, tokenizer=tokenizer, texts=texts, labelled=labelled, choices=choices)
+    return replace(read, model=model, pooler=pooler)
 
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Compile the tokenizer for the C++ code of `hfx serve`, if it is proven to give the same ids."""
-    texts = [*bundled_texts(), *edge_texts(plan.max_length)]
-    return with_compiled(artefacts, compile_and_prove(plan, artefacts.tokenizer, texts))
+    return with_compiled(artefacts, compile_and_prove(plan, artefacts.tokenizer, artefacts.texts.tokenized))
 
 
 def with_compiled(artefacts: EncoderArtefacts, compiled: Compiled) -> EncoderArtefacts:

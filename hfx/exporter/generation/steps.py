@@ -14,6 +14,7 @@ from typing import Any
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
+from hfx.exporter.gate_texts import read_gate_texts
 from hfx.exporter.generation import folders, gate, mixed, runtimes
 from hfx.exporter.generation.engine_folder import release_memory, write
 from hfx.exporter.generation.plan import GeneratorPlan
@@ -39,11 +40,9 @@ from hfx.exporter.generation.torch_generator import TorchGenerator
 from hfx.exporter.labelled_data import LabelledData, read_data
 from hfx.exporter.mixed_precision import SEARCH, Precision
 from hfx.exporter.model_files import copy_files
-from hfx.exporter.parity_texts import bundled_texts, edge_texts
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.exporter.steps import Artefacts, Step, lint_staged, publish_folders, seal
 from hfx.exporter.tokenizer import load_tokenizer, require_embeddings, with_embeddings
-from hfx.exporter.tokenizer_checks import try_gate_texts
 from hfx.exporter.verify import REFERENCE_FILE, Recorded, same_texts, write_recorded
 from hfx.local import Device
 from hfx.local.generator import LocalGenerator
@@ -75,8 +74,10 @@ def read_tokenizer(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Genera
     labelled = {path.name: read_data(path, plan.kind, plan.checkpoint.config) for path in plan.verify_data}
     tokenizer = load_tokenizer(plan.checkpoint)
     longest = plan.max_source or plan.max_length
-    try_gate_texts(plan.checkpoint, tokenizer, longest, lambda text: [plan.settings.prefix + text])
-    return replace(artefacts, tokenizer=tokenizer, labelled=labelled)
+    prefix = plan.settings.prefix
+    texts = read_gate_texts(plan.checkpoint, tokenizer, longest, lambda text: [prefix + text], bool(labelled))
+    choices = {**artefacts.choices, "texts": texts.as_json()}
+    return replace(artefacts, tokenizer=tokenizer, texts=texts, labelled=labelled, choices=choices)
 
 
 def write_engines(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> GeneratorArtefacts:
@@ -107,8 +108,8 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
     Also compares the staged tokenizer with the checkpoint's.
     """
     tokenizer, version = artefacts.tokenizer, artefacts.version
-    texts = with_embeddings(plan.checkpoint, tokenizer, bundled_texts())
-    checked = check_tokens(tokenizer, version, [*texts, *edge_texts(plan.max_source or plan.max_length)])
+    texts = with_embeddings(plan.checkpoint, tokenizer, [*artefacts.texts.ordinary, *artefacts.texts.made])
+    checked = check_tokens(tokenizer, version, artefacts.texts.tokenized)
     checked += check_languages(tokenizer, version, LANGUAGES_TEXT)
     generator = TorchGenerator.open(plan, tokenizer)
     work = make_work(plan, version, effort_for(generator.parameters))
@@ -125,7 +126,7 @@ def answer_in_torch(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> Gener
     data = answer_data(plan, labelled, generator, version)
     answers = recorded(reference, generator.text)
     write_recorded(answers, artefacts.staging.root / plan.name / REFERENCE_FILE)
-    choices = {"parameters": reference.parameters, "verified_by": asdict(work.effort)}
+    choices = {**artefacts.choices, "parameters": reference.parameters, "verified_by": asdict(work.effort)}
     del generator
     release_memory()
     return replace(
