@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,14 @@ from tests.rigs.checkpoints import published
 from tests.rigs.clients.client_servers import Script, grpc_server, http_server
 from tests.rigs.files.batch_jobs import batch, batch_repository, classifier, generator, memory  # noqa: F401 - fixtures
 from tests.rigs.servers.perf_fake_server import FakeServer
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Keep what a slow test has imported out of garbage collections, as tests/conftest.py does at the end of a file."""
+    if item.get_closest_marker("slow"):
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
@@ -57,4 +66,11 @@ def few_ordinary_texts(pytestconfig: pytest.Config) -> Iterator[None]:
 def few_texts() -> Iterator[None]:
     """Compare exports of this test on few texts."""
     with published.few_texts():
+        yield
+
+
+@pytest.fixture
+def least_texts() -> Iterator[None]:
+    """Compare exports of this test on as few texts as the largest checkpoint."""
+    with published.few_texts(2):
         yield

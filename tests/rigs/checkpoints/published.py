@@ -61,10 +61,13 @@ def export_checkpoint(checkpoint: Path, repository: Path, steps: Any = None, **o
 
 
 @contextmanager
-def few_texts() -> Iterator[None]:
-    """Compare generators on as few texts as a larger checkpoint; a fault of a tiny model shows in all texts."""
+def few_texts(larger: int = 1) -> Iterator[None]:
+    """Compare generators on as few texts as a checkpoint that is `larger` steps larger.
+
+    A fault of a tiny model shows in all texts.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompts, "EFFORTS", prompts.EFFORTS[1:])
+        patch.setattr(prompts, "EFFORTS", prompts.EFFORTS[larger:])
         yield
 
 

@@ -8,9 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hfx.repository import recover
-from hfx.repository.publish import stagings
-
 TREE = Path(__file__).parents[3]
 SERVER = """
 import json, os, signal, sys, traceback
@@ -46,26 +43,6 @@ for line in sys.stdin:
         print(json.dumps([status, 0]), flush=True)
 """
 
-# The work of a Killer: an export that is killed where it calls `function`. The source that is put before it imports
-# what the export needs, as that takes longer than an export of a tiny model, and has `owner(function)`, the module or
-# class of the function.
-EXPORT = """
-from contextlib import nullcontext
-from pathlib import Path
-from hfx.exporter.options import ExportOptions
-from hfx.exporter.pipeline import export, make_plan
-from hfx.exporter.source import open_checkpoint
-
-def kill(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def work(arm, checkpoint, repository, function):
-    setattr(owner(function), function, kill)
-    options = ExportOptions(name="m", precision="int8", device="cpu", repository=Path(repository),
-                            cpu_runtime="onnxruntime")
-    export(make_plan(open_checkpoint(checkpoint), options), lambda title: nullcontext())
-"""
-
 
 class Killer:
     """Runs `work(arm, *arguments)`, defined in `source`, and counts the file changes after `arm()`, from 1."""
@@ -83,14 +60,6 @@ class Killer:
         code, count = json.loads(self._process.stdout.readline())
         assert code in (0, -signal.SIGKILL)
         return count if code == 0 else None
-
-    def leaves_nothing(self, folder: Path, function: str) -> bool:
-        """Whether an export (EXPORT) of FOLDER/checkpoint, killed in `function`, leaves FOLDER/repository empty."""
-        repository = folder / "repository"
-        repository.mkdir()
-        assert self.run(0, str(folder / "checkpoint"), str(repository), function) is None
-        recover(repository)
-        return not stagings(repository) and all(each.name.startswith(".") for each in repository.iterdir())
 
     def __enter__(self) -> Killer:
         return self

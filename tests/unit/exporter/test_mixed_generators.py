@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,10 @@ from hfx.local.generator import LocalGenerator
 from hfx.manifest import Manifest, read_manifest
 from tests.rigs.checkpoints import generator_checkpoints, outliers
 from tests.rigs.checkpoints.published import export_checkpoint
-from tests.rigs.machine.killing import EXPORT, Killer
 from tests.rigs.machine.processors import HAS_NATIVE
+from tests.rigs.machine.tiers import full
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_texts")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("least_texts")]
 
 NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
 # What int8 without the bad linear may change: 1.1 % of tokens where weights have 63 levels; with it, 22 % change.
@@ -42,14 +44,18 @@ def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record how many linears each engine of a search keeps."""
-    made, attempt = list[int](), gate.Gate.attempt
+    return count_attempts(monkeypatch)
+
+
+def count_attempts(patch: pytest.MonkeyPatch) -> list[int]:
+    attempts, attempt = list[int](), gate.Gate.attempt
 
     def counting(self: gate.Gate, device: Any, runtimes: Any, formats: Any) -> gate.Comparison | None:
-        made.append(len(formats.kept))
+        attempts.append(len(formats.kept))
         return attempt(self, device, runtimes, formats)
 
-    monkeypatch.setattr(gate.Gate, "attempt", counting)
-    return made
+    patch.setattr(gate.Gate, "attempt", counting)
+    return attempts
 
 
 def export(folder: Path, **options: Any) -> Manifest:
@@ -58,37 +64,77 @@ def export(folder: Path, **options: Any) -> Manifest:
     )
 
 
-@pytest.mark.parametrize("runtime", [pytest.param("auto", marks=NEEDS_NATIVE), "onnxruntime"])
+@dataclass(frozen=True)
+class Searched:
+    """A model that `hfx export` has published in `folder`, after a search with this number of `attempts`."""
+
+    folder: Path
+    attempts: int
+    checkpoint: Any  # what the function that saved the checkpoint returns
+
+    @property
+    def manifest(self) -> Manifest:
+        return read_manifest(self.folder / "model_repository/m/hfx.json")
+
+
+def searched(folder: Path, checkpoint: Any, *options: str) -> Searched:
+    """Export FOLDER/checkpoint from the command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixed_precision, "LEAST_SPEEDUP", 0.0)
+        patch.chdir(folder)
+        command = [*OWN_COMMAND, *options]
+        patch.setattr("sys.argv", ["hfx", *command])
+        attempts = count_attempts(patch)
+        assert main(command) == 0
+    return Searched(folder, len(attempts), checkpoint)
+
+
+@pytest.fixture(scope="module")
+def published_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Searched]:
+    """Publish each model when a test first needs it: of a bad linear, by runtime, or without a good linear."""
+
+    @cache
+    def publish(runtime: str) -> Searched:
+        folder = tmp_path_factory.mktemp("model")
+        if runtime == "fp32":
+            return searched(folder, outliers.only_bad_linears(folder / "checkpoint"))
+        bad = outliers.one_bad_linear(folder / "checkpoint", 1)
+        return searched(folder, bad, "--cpu-runtime", runtime, "--max-drop", str(INT8_DROP))
+
+    return publish
+
+
+@pytest.mark.parametrize("runtime", [pytest.param("auto", marks=NEEDS_NATIVE), full("onnxruntime")])
 def test_exactly_the_linear_with_outliers_stays_in_float32(
-    runtime: str, tmp_path: Path, any_speed: None, attempts: list[int]
+    runtime: str, published_models: Callable[[str], Searched]
 ) -> None:
-    bad = outliers.one_bad_linear(tmp_path / "checkpoint", 1)
-    manifest = export(tmp_path, cpu_runtime=runtime, max_drop=INT8_DROP)
+    with_a_bad_linear = published_models(runtime)
+    manifest, bad = with_a_bad_linear.manifest, with_a_bad_linear.checkpoint
     search, figures = read_search(manifest), manifest.parity["cpu"]
     assert search is not None and search.kept == (bad,)
     assert (search.precision, search.why_fp32, next(iter(search.ranking))) == ("int8", "", bad)
-    assert "token agreement" in search.reason and search.speedup and search.gate_runs == len(attempts) <= MOST_RUNS
+    assert "token agreement" in search.reason and search.speedup
+    assert search.gate_runs == with_a_bad_linear.attempts <= MOST_RUNS
     assert manifest.precision.cpu == figures["precision"] == "int8" and figures["agreement"] >= 1 - INT8_DROP
     assert figures["greedy"]["batch_variants"] == 0
-    line = next(line for line in summary(manifest, tmp_path) if "products" in line)
+    line = next(line for line in summary(manifest, with_a_bad_linear.folder) if "products" in line)
     assert f"int8 for {search.products - 1} of {search.products} products, 1 kept in fp32 (layer 1 attn.c_proj)" in line
-    with LocalGenerator.open(tmp_path / "repository", "m") as model:
+    repository = with_a_bad_linear.folder / "model_repository"
+    with LocalGenerator.open(repository, "m") as model:
         assert model.infer_all([{"text_input": "a cat", "max_tokens": 5}])
-    assert main(["verify", "m", "--repository", str(tmp_path / "repository")]) == 0
+    assert main(["verify", "m", "--repository", str(repository)]) == 0
 
 
-def test_a_generator_without_a_good_linear_is_published_in_fp32(
-    tmp_path: Path, any_speed: None, attempts: list[int]
-) -> None:
-    count = outliers.only_bad_linears(tmp_path / "checkpoint")
-    manifest = export(tmp_path)
+def test_a_generator_without_a_good_linear_is_published_in_fp32(published_models: Callable[[str], Searched]) -> None:
+    without_a_good_linear = published_models("fp32")
+    manifest, count = without_a_good_linear.manifest, without_a_good_linear.checkpoint
     search = read_search(manifest)
     assert search is not None and (search.precision, search.kept, search.products) == ("fp32", (), count)
-    assert search.gate_runs == len(attempts) == MOST_RUNS
+    assert search.gate_runs == without_a_good_linear.attempts == MOST_RUNS
     assert manifest.precision.cpu == manifest.parity["cpu"]["precision"] == "fp32"
     reason = f"fp32: no file with some of the {count} products in int8 passed the gate (4 tried)"
-    assert any(reason in line for line in summary(manifest, tmp_path))
-    assert [path.name for path in (tmp_path / "repository" / "m_stream" / "1").iterdir() if path.name == "exact"] == []
+    assert any(reason in line for line in summary(manifest, without_a_good_linear.folder))
+    assert not (without_a_good_linear.folder / "model_repository/m_stream/1/exact").exists()
 
 
 def test_a_mixed_engine_that_is_hardly_faster_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,45 +185,21 @@ def test_strict_is_for_generators_in_integers(tmp_path: Path) -> None:
     assert not make_plan(checkpoint, ExportOptions(strict=True, precision="int4")).searches("cpu")
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("runtime", ["auto", "fp32"])
 def test_the_same_export_again_searches_for_nothing(
-    kept: bool, tmp_path: Path, any_speed: None, monkeypatch: pytest.MonkeyPatch, attempts: list[int]
+    runtime: str,
+    published_models: Callable[[str], Searched],
+    any_speed: None,
+    monkeypatch: pytest.MonkeyPatch,
+    attempts: list[int],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    _ = outliers.one_bad_linear(Path("checkpoint"), 1) if kept else outliers.only_bad_linears(Path("checkpoint"))
-    monkeypatch.setattr("sys.argv", ["hfx", *OWN_COMMAND])
-    assert main(OWN_COMMAND) == 0
-    path = tmp_path / "model_repository/m/hfx.json"
-    first = read_manifest(path)
-    attempts.clear()
+    export = published_models(runtime)
+    monkeypatch.chdir(export.folder)
     monkeypatch.delattr(mixed, "rank_linears")
+    first = export.manifest
     assert main(["export", "--again", "m"]) == 0
-    again = read_manifest(path)
+    again = export.manifest
     assert attempts == []
     assert again.precision == first.precision and again.choices[SEARCH] == first.choices[SEARCH]
     stream = {name for name in first.files if name.startswith("m_stream/1/cpu")}
     assert stream and all(again.files[name] == first.files[name] for name in stream)
-
-
-EXPORT_GENERATOR = f"""
-from hfx.exporter.generation import gate, mixed, prompts
-import transformers.models.gpt2.modeling_gpt2
-
-prompts.EFFORTS = prompts.EFFORTS[1:]  # as in few_texts
-
-def owner(function):
-    return gate.Gate if function == "attempt" else mixed
-{EXPORT}"""
-
-
-@pytest.fixture(scope="module")
-def exporter() -> Iterator[Killer]:
-    """A process that exports in forks, each of which is killed within the search."""
-    with Killer(EXPORT_GENERATOR) as running:
-        yield running
-
-
-@pytest.mark.parametrize("function", ["rank_linears", "attempt", "_speedup"])
-def test_a_kill_within_the_search_publishes_nothing(function: str, exporter: Killer, tmp_path: Path) -> None:
-    outliers.one_bad_linear(tmp_path / "checkpoint", 1)
-    assert exporter.leaves_nothing(tmp_path, function)

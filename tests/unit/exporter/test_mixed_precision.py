@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest, read_manifest
 from tests.rigs.checkpoints import outliers, tiny_checkpoints
 from tests.rigs.checkpoints.published import export_checkpoint
-from tests.rigs.machine.killing import EXPORT, Killer
 from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
 from tests.rigs.machine.tiers import full
 from tests.unit.exporter.test_encoder_linears import kinds
@@ -210,29 +208,3 @@ def label_of(folder: Path, text: str) -> str:
     from transformers import pipeline
 
     return str(pipeline("text-classification", model=str(folder / "checkpoint"), device="cpu")(text)[0]["label"])
-
-
-EXPORT_ENCODER = f"""
-import hfx.exporter.runtime
-from hfx.exporter.encoder import mixed, one_hop
-import transformers.models.distilbert.modeling_distilbert
-
-one_hop.GENERATED = 200  # as tests/conftest.py has it
-hfx.exporter.runtime.SETTLED_SECONDS = 0.0
-
-def owner(function):
-    return mixed
-{EXPORT}"""
-
-
-@pytest.fixture(scope="module")
-def exporter() -> Iterator[Killer]:
-    """A process that exports in forks, each of which is killed within the search."""
-    with Killer(EXPORT_ENCODER) as running:
-        yield running
-
-
-@pytest.mark.parametrize("function", [full("rank"), "_gated", full("discard")])
-def test_a_kill_within_the_search_publishes_nothing(function: str, exporter: Killer, tmp_path: Path) -> None:
-    outliers.one_bad_product(tmp_path / "checkpoint", 1)
-    assert exporter.leaves_nothing(tmp_path, function)
