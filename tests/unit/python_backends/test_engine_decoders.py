@@ -116,8 +116,13 @@ def answers(engine: Engine, prompts: Sequence[tuple[int, ...]] = PROMPTS, **sett
     return [handle.result(120) for handle in asked]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [
+        *(full(name, ONNXRUNTIME) if name in IN_INT8 and HAS_NATIVE else (name, ONNXRUNTIME) for name in NAMES),
+        *((name, NATIVE) if name in IN_INT8 else full(name, NATIVE) for name in NAMES if HAS_NATIVE),
+    ],
+)
 def test_ids_and_log_probs_are_those_of_transformers(
     name: str, runtime: str, written: Callable[[str, str], Path]
 ) -> None:

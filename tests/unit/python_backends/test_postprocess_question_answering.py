@@ -22,6 +22,7 @@ from tests.rigs.checkpoints.encoder_line import (
     run_torch,
 )
 from tests.rigs.checkpoints.question_answering import best_answer, best_answers
+from tests.rigs.machine.tiers import few, full
 
 STORY = "Anna went from Paris to the market in Berlin. Bob's unbelievably friendly neighbour, Zoë, stayed at home. "
 CONTEXTS = (
@@ -29,9 +30,10 @@ CONTEXTS = (
     STORY,
     STORY * 4,
     STORY * 12,
-    STORY * 300,
+    STORY * 60,
     "x" * 150 + STORY * 8,
 )
+TOKENIZERS = ("answers-bert", "topics-roberta", "sentiment-xlm-roberta")
 OUTPUTS = ("start_logits", "end_logits")
 
 
@@ -74,8 +76,8 @@ def test_a_trained_reader_answers_as_in_the_pipeline(tmp_path: Path) -> None:
     assert check_equal(AutoTokenizer.from_pretrained(folder), model, tmp_path, pairs) > 50
 
 
-@pytest.mark.parametrize("scale", [0.1, 0.5, 1.5])
-@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
+@pytest.mark.parametrize("scale", [0.1, full(0.5), 1.5])
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_any_scores_answer_as_in_the_pipeline(name: str, scale: float, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
     pairs = [("Where did Anna go?", context) for context in CONTEXTS] + [("Who?", STORY), ("[CLS] <s> who?", STORY * 3)]
@@ -95,8 +97,8 @@ def test_a_tokenizer_that_cuts_or_pads_on_the_left_answers_as_in_the_pipeline(
 
 # A span may begin or end at a token that no word of the context has the number of, and then has the characters of both
 # tokens, not of their words.
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta", "sentiment-xlm-roberta"])
+@pytest.mark.parametrize("seed", [0, 1, *map(full, range(2, 6))])
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_spans_into_the_question_answer_as_in_the_pipeline(name: str, seed: int, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
     tokenizer.padding_side = "left"
@@ -156,7 +158,7 @@ def tensors_of(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("name", ["answers-bert", "topics-roberta"])
+@pytest.mark.parametrize("name", few(TOKENIZERS[:2], "topics-roberta"))
 def test_settings_answer_as_in_the_pipeline(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(zoo.tokenizer(name))
     encoder = encoder_for(tokenizer, "question-answering", tmp_path)
