@@ -28,6 +28,7 @@ from hfx.python_backends.generation import generator
 from hfx.python_backends.settings import Settings
 from hfx.python_backends.tasks import fill_mask, token_classification
 from tests.attacks.damage import edit_json, load, plan, refused
+from tests.rigs.machine.tiers import full
 from tests.unit.exporter.test_slow_tokenizers import train
 
 pytestmark = pytest.mark.slow
@@ -318,9 +319,9 @@ def template(**forms: Any) -> dict[str, Any]:
     [
         ({"pre_tokenizer": BACKTRACKING}, CheckpointCorrupt),
         (replacing("x" * 1000, 4), CheckpointUnsafe),
-        (replacing("xy", 19), CheckpointUnsafe),
-        ({"normalizer": sequence(*[{"type": "Prepend", "prepend": "x" * 100_000}] * 50)}, CheckpointUnsafe),
-        ({"post_processor": template(single=[PAIR[0]] * 20_000)}, CheckpointUnsafe),
+        full(replacing("xy", 19), CheckpointUnsafe),
+        full({"normalizer": sequence(*[{"type": "Prepend", "prepend": "x" * 100_000}] * 50)}, CheckpointUnsafe),
+        full({"post_processor": template(single=[PAIR[0]] * 20_000)}, CheckpointUnsafe),
         ({"post_processor": template(pair=PAIR * 20_000)}, CheckpointUnsafe),
         ({"decoder": {"type": "Sequence", "decoders": [DECODER] * 4}}, CheckpointUnsafe),
     ],
@@ -357,7 +358,7 @@ def test_a_tokenizer_that_grows_for_generated_texts_alone_is_refused_by_the_proo
 
 @pytest.mark.parametrize(
     ("normalizer", "max_length", "prompt"),
-    [({"type": "Replace", "pattern": {"String": " "}, "content": "x" * 2000}, 1 << 17, ""), (growing(RARE), 512, RARE)],
+    [({"type": "Replace", "pattern": {"String": " "}, "content": "x" * 1000}, 1 << 16, ""), (growing(RARE), 512, RARE)],
     ids=["of the model's length", "behind a prompt"],
 )
 def test_a_tokenizer_that_grows_too_much_for_a_text_of_the_gate_is_refused(

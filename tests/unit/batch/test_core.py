@@ -38,7 +38,7 @@ def folders(memory: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(CELLS, CELLS), max_size=9),
     ragged=st.sets(st.integers(0, 8), max_size=2),

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from hfx.deploy.sizing import LOAD_SECONDS
 from hfx.releases import MINIMUM_SECURE, release
+from tests.rigs.machine.tiers import full
 from tests.rigs.servers.serve_process import HFX
 from tests.rigs.servers.toy_models import write_toy
 
@@ -59,9 +60,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("device", "with_hfx"), [("cpu", False), ("gpu", False), pytest.param("cpu", True, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize(("device", "with_hfx"), [full("cpu", False), ("gpu", False), full("cpu", True)])
 def test_the_packages_exist_as_wheels_for_the_python_of_the_image(device: str, with_hfx: bool, tmp_path: Path) -> None:
     platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (34, 31, 28, 27, 17)]  # Ubuntu 24.04 has 2.39
     python, at = release(MINIMUM_SECURE).python, source(tmp_path).as_uri()

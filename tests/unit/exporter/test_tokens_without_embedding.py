@@ -111,7 +111,7 @@ def test_one_such_text_in_a_batch_is_refused_alone(tmp_path: Path) -> None:
         assert [one.ids for one in row.sequences] == [one.ids for one in alone.sequences]
 
 
-@pytest.mark.usefixtures("few_texts")
+@pytest.mark.usefixtures("least_texts")
 def test_a_summarizer_refuses_the_token_and_answers_other_texts(summarizer: Path, tmp_path: Path) -> None:
     repository = published(summarizer, task="summarization")
     with LocalGenerator.open(repository, "m") as model:

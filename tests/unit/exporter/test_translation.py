@@ -226,7 +226,7 @@ def test_a_folder_with_languages_beyond_the_embeddings_is_refused(tmp_path: Path
 # The whole way: export with its gate, and the command line
 
 
-@pytest.mark.usefixtures("few_texts")
+@pytest.mark.usefixtures("least_texts")
 def test_the_command_line_takes_languages(
     checkpoint: Checkpoints,
     generators: Generators,
@@ -243,7 +243,7 @@ def test_the_command_line_takes_languages(
         assert capsys.readouterr().out == f"{wanted}\n"
 
 
-@pytest.mark.usefixtures("few_texts")
+@pytest.mark.usefixtures("least_texts")
 def test_a_translator_that_writes_pads_among_letters_is_published(tmp_path: Path) -> None:
     """M2M100 gives a pad no position, but counts it during generation."""
     import torch

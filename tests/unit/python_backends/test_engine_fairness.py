@@ -248,7 +248,7 @@ def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
 @pytest.mark.parametrize("has_encoder", [False, True])
 def test_every_random_mixture_of_requests_completes(has_encoder: bool) -> None:
     rng = random.Random(4)
-    for _ in range(20):
+    for _ in range(8):
         play = Timed(rng.choice((4, 8, 13)), has_encoder)
         jobs: list[Job] = []
         for _ in range(60):

@@ -38,7 +38,10 @@ from hfx.repository import recover
 from hfx.repository.staging import stagings
 from tests.rigs.checkpoints.adapters import write_adapter, write_head
 from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.tiers import full
 from tests.unit.exporter.adapters.adapters import WORDS, edit_fields, save_backbone
+
+pytestmark = pytest.mark.slow
 
 NAMES = ["joy", "anger", "fear", "love", "surprise"]
 ALL_LINEARS = ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"]
@@ -303,8 +306,7 @@ def exporter() -> Iterator[Killer]:
         yield running
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("function", ["_session", "link_to_donor"])
+@pytest.mark.parametrize("function", [full("_session"), "link_to_donor"])
 def test_a_killed_export_leaves_the_published_adapters_as_they_were(
     function: str, exporter: Killer, repository: Path, backbone: Checkpoint, folders: dict[str, Path]
 ) -> None:

@@ -20,8 +20,9 @@ from hfx.exporter.source import open_checkpoint
 from hfx.manifest import Manifest
 from tests.rigs.checkpoints.tiny_checkpoints import tokenizer
 from tests.rigs.checkpoints.tiny_encoders import build
+from tests.rigs.machine.tiers import full
 
-pytestmark = pytest.mark.usefixtures("few_ordinary_texts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
 CLASSES = {
     "SEQ_CLS": "AutoModelForSequenceClassification",
@@ -77,12 +78,12 @@ def export_folders(
 @pytest.mark.parametrize(
     ("model_type", "task", "targets"),
     [
-        ("bert", "SEQ_CLS", set()),
+        full("bert", "SEQ_CLS", set()),  # as of rankers and classifiers, below
         ("albert", "SEQ_CLS", set()),  # whose layers share their weights
-        ("big_bird", "SEQ_CLS", set()),  # whose pooler changes no answer
+        full("big_bird", "SEQ_CLS", set()),  # whose pooler changes no answer
         ("qwen3", "SEQ_CLS", set()),  # gated products, and fewer heads of keys
         ("modernbert", "SEQ_CLS", set()),  # whose linears for gates and values stay whole
-        ("deberta-v2", "SEQ_CLS", {"dense"}),
+        full("deberta-v2", "SEQ_CLS", {"dense"}),  # as beside a refused adapter, below
         ("distilbert", "TOKEN_CLS", set()),
         ("bert", "FEATURE_EXTRACTION", {"query", "dense"}),
     ],
@@ -100,7 +101,7 @@ def test_adapters_of_an_architecture_share_its_net(
     assert len({(tmp_path / "repository" / net).stat().st_ino for net in nets}) == 1
 
 
-@pytest.mark.parametrize("names", [["one", "bad", "two"], ["bad", "one", "two"]])
+@pytest.mark.parametrize("names", [full(["one", "bad", "two"]), ["bad", "one", "two"]])
 def test_an_adapter_that_the_graph_can_not_have_is_refused_and_the_others_share_a_net(
     names: list[str], tmp_path: Path
 ) -> None:
