@@ -21,7 +21,7 @@ from hfx.local.encoder import LocalModel
 from tests.rigs.checkpoints.colbert_models import PYLATE, WORDS, change, write_pylate, write_stanford
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.checkpoints.sentence_models import TEXTS, Recipe
-from tests.rigs.machine.tiers import few, full
+from tests.rigs.machine.tiers import few
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -174,21 +174,6 @@ def test_vectors_equal_those_of_pylate_and_sentence_transformers(tmp_path: Path,
         assert alone(model, role, texts, found)
         if name not in OTHERWISE:
             check(found, [encode([text])[0].numpy() for text in texts])
-
-
-@pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
-@pytest.mark.parametrize("name", few(["stanford", "modernbert-attends"], "stanford"))
-def test_int8_vectors_are_near_and_the_same_in_any_batch(tmp_path: Path, name: str, runtime: str) -> None:
-    folder = CASES[name](tmp_path / "model")
-    options: Any = {"precision": "int8", "cpu_runtime": runtime, "max_drop": 0.5}  # of random weights
-    export_checkpoint(folder, tmp_path / "repository", name="model", **options)
-    model = LocalModel.open(tmp_path / "repository", "model")
-    for role in ("query", "document"):
-        found, expected = answers(model, role), published(folder, role, TEXTS)
-        assert [len(each) for each in found] == [len(vectors) for *_, vectors in expected]
-        cosines = [float((a * b).sum(1).mean()) for a, (*_, b) in zip(found, expected, strict=True)]
-        assert min(cosines) > 0.98
-        assert alone(model, role, TEXTS, found)
 
 
 def test_roles_share_a_batch_and_a_text_without_one_is_a_document(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def scores(model: LocalModel, pairs: list[tuple[str, str]], **options: Any) -> l
     return [each["score"] for each in model.infer_all(requests)]
 
 
-@pytest.mark.parametrize("name", few(RECIPES, "default-prompt", "several-layers", "lower-case"))
+@pytest.mark.parametrize("name", few(RECIPES, "default-prompt", "several-layers"))
 def test_scores_of_one_label_equal_those_of_predict(tmp_path: Path, name: str) -> None:
     reference = write_cross_encoder(tmp_path, RECIPES[name])
     assert export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model").task == "text-ranking"
@@ -131,15 +131,3 @@ def test_apply_softmax_is_not_offered_for_a_single_score(tmp_path: Path) -> None
     write_cross_encoder(tmp_path, RECIPES["plain"])
     export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     assert "apply_softmax" not in (tmp_path / "repository/model/config.pbtxt").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", few(["plain", "several-layers"], "several-layers"))
-def test_int8_scores_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
-    reference = write_cross_encoder(tmp_path, RECIPES[name])
-    export_checkpoint(
-        tmp_path / "model", tmp_path / "repository", name="model", precision="int8", cpu_runtime="native", max_drop=0.5
-    )
-    model = LocalModel.open(tmp_path / "repository", "model")
-    found = scores(model, PAIRS)
-    assert [scores(model, [pair])[0] for pair in PAIRS] == found
-    assert np.corrcoef(found, reference.predict(PAIRS))[0, 1] > 0.9

@@ -22,7 +22,6 @@ from tests.attacks.damage import DROPPED, edit_json
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.checkpoints.sentence_answers import (
     answers,
-    check_openvino_and_float16,
     published,
     same_in_any_batch,
 )
@@ -37,7 +36,7 @@ from tests.rigs.checkpoints.sentence_models import (
     write_embedder,
 )
 from tests.rigs.checkpoints.sentence_poolings import check_ids, check_pooling
-from tests.rigs.machine.tiers import few, full
+from tests.rigs.machine.tiers import few
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -82,7 +81,7 @@ def test_ids_and_pooling_of_decoders_are_those_of_the_library(tmp_path: Path, na
     check_pooling(tmp_path / "model", reference)
 
 
-# The library pads Qwen on the left and Gemma, whose int8 vectors are compared below, on the right.
+# The library pads Qwen on the left, and Gemma, of which test_encoder_precisions.py has int8, on the right.
 @pytest.mark.parametrize("name", few(RECIPES, "qwen"))
 def test_decoder_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, name: str) -> None:
     reference = write_embedder(tmp_path, RECIPES[name])
@@ -94,20 +93,6 @@ def test_decoder_vectors_equal_encode_alone_and_in_any_batch(tmp_path: Path, nam
         assert len({vector.tobytes() for vector in expected}) >= 9
         assert furthest(found, expected) <= 1e-5
         assert furthest(found, reference.encode(list(TEXTS), **chosen)) <= 1e-5
-
-
-@pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
-@pytest.mark.parametrize("name", few(["qwen", "qwen-window", "llama", "gemma-causal", "gemma"], "gemma"))
-def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, name: str, runtime: str) -> None:
-    reference = write_embedder(tmp_path, RECIPES[name])
-    found = same_in_any_batch(published(tmp_path, precision="int8", cpu_runtime=runtime))
-    assert furthest(found, reference.encode(list(TEXTS))) < 0.005
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["qwen-window", "gemma"])
-def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path, name: str) -> None:
-    check_openvino_and_float16(tmp_path, write_embedder(tmp_path, RECIPES[name]))
 
 
 def test_a_folder_that_names_a_generator_is_an_embedder(tmp_path: Path) -> None:

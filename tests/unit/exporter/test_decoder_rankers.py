@@ -37,7 +37,7 @@ from tests.rigs.checkpoints.decoder_rankers import (
 )
 from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.checkpoints.sentence_models import TEXTS
-from tests.rigs.machine.tiers import few, full
+from tests.rigs.machine.tiers import few
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -150,20 +150,6 @@ def test_heads_score_the_last_token_as_predict(tmp_path: Path, name: str) -> Non
     check(reference, model, pairs)
     if ranker.template:
         check(reference, model, pairs, prompt="find a film")
-
-
-@pytest.mark.parametrize("runtime", ["native", full("onnxruntime")])
-@pytest.mark.parametrize("kind", few(["logits", "head"], "head"))
-def test_int8_scores_are_the_same_alone_and_in_a_batch(tmp_path: Path, kind: str, runtime: str) -> None:
-    write = {"logits": write_logit_ranker, "head": write_classifier}[kind]
-    reference = write(tmp_path, Ranker())
-    options = {"precision": "int8", "cpu_runtime": runtime, "max_drop": 0.5}
-    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", **options)
-    model = LocalModel.open(tmp_path / "repository", "model")
-    found = scores(model, PAIRS)
-    assert [scores(model, [pair])[0] for pair in PAIRS] == found
-    assert scores(model, PAIRS[::-1]) == found[::-1]
-    assert np.corrcoef(found, reference.predict(PAIRS))[0, 1] > 0.9
 
 
 def test_decoders_classify_texts_as_the_checkpoint(tmp_path: Path) -> None:

@@ -58,9 +58,13 @@ def answers(run: Callable[..., Any], inputs: set[str], widths: list[int], masked
     return [each.tobytes() for each in run(**{name: value for name, value in feed.items() if name in inputs})]
 
 
-@pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize(
-    "model_type", [kind if kind in KINDS else full(kind) for kind in sorted(tiny_encoders.CONFIGS)]
+    ("model_type", "heads"),
+    [
+        (kind, heads) if kind in KINDS and (heads == 4 or kind == "bert") else full(kind, heads)
+        for kind in sorted(tiny_encoders.CONFIGS)
+        for heads in (1, 4)
+    ],
 )
 def test_simplified_masks_leave_answers_bit_equal(model_type: str, heads: int) -> None:
     """With one head, scores have the shape of a mask, and without weights also its values."""

@@ -83,7 +83,7 @@ def on_openvino(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp(request.param)
     saved = generator_checkpoints.save(folder / "checkpoint", request.param, {"max_new_tokens": 12})
     steps = [replace(step, run=aged) if step.run is seal_model else step for step in STEPS]
-    with few_texts():
+    with few_texts(2):
         export_checkpoint(saved, folder / "r", steps, name="m")
     return folder / "r"
 
@@ -182,7 +182,7 @@ def one_format(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @native
-@pytest.mark.usefixtures("few_texts", "one_format")
+@pytest.mark.usefixtures("least_texts", "one_format")
 def test_where_native_operators_are_wrong_auto_publishes_onnxruntime(checkpoint: Path, tmp_path: Path) -> None:
     manifest = export_checkpoint(checkpoint, tmp_path, damaged("native_decoder.onnx"), cpu_runtime="auto", **INT8)
     choice: Any = manifest.choices["cpu_runtime"]
@@ -197,7 +197,7 @@ def test_where_native_operators_are_wrong_auto_publishes_onnxruntime(checkpoint:
 
 
 @native
-@pytest.mark.usefixtures("few_texts", "one_format")
+@pytest.mark.usefixtures("least_texts", "one_format")
 @pytest.mark.parametrize(("file", "runtime"), [("native_decoder.onnx", "native"), ("decoder.onnx", "onnxruntime")])
 def test_a_requested_native_export_needs_both_its_decoders_correct(
     checkpoint: Path, tmp_path: Path, file: str, runtime: str

@@ -135,7 +135,7 @@ def test_ids_of_queries_and_documents_are_those_of_the_library(tmp_path: Path, n
             assert found == reference.preprocess([read], task=role)["input_ids"].tolist()
 
 
-@pytest.mark.parametrize("name", few(CASES, "fixed-attends", "words-of-both", "lower-case", "decoder", "modernbert"))
+@pytest.mark.parametrize("name", few(CASES, "fixed-attends", "words-of-both", "decoder"))
 def test_query_and_document_vectors_equal_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = CASES[name](tmp_path)
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")

@@ -17,9 +17,8 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, SourceError, UsageError
 from hfx.exporter.source import open_checkpoint
-from hfx.local.encoder import LocalModel
 from tests.attacks.damage import edit_json
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_answers import answers, sparse_vectors
 from tests.rigs.checkpoints.sentence_answers import published as exported
 from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
@@ -33,7 +32,7 @@ from tests.rigs.checkpoints.sentence_models import (
     write_embedder,
     write_router,
 )
-from tests.rigs.machine.tiers import few, full
+from tests.rigs.machine.tiers import few
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
@@ -47,15 +46,6 @@ RECIPES = {
 QUERY = {"prompt_name": "query"}
 
 
-def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -> Any:
-    requests = [{"text_input": text, **options} for text in texts]
-    return np.array([each["embedding"] for each in model.infer_all(requests)])
-
-
-def encoded(encode: Any) -> Any:
-    return np.stack([encode([text], convert_to_sparse_tensor=False)[0].numpy() for text in TEXTS])
-
-
 def close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, expected.max()))
 
@@ -66,11 +56,11 @@ def test_queries_and_documents_have_the_vectors_of_the_library(tmp_path: Path, n
     reference = write_router(tmp_path, RECIPES[name])
     model = exported(tmp_path)
     queries, documents = answers(model, **QUERY), answers(model)
-    expected = encoded(reference.encode_query)
+    expected = sparse_vectors(reference.encode_query)
     assert np.array_equal(queries, expected)
     assert len(np.unique(expected, axis=0)) >= 6 and (expected == 0).sum() > expected.size / 2
-    close(documents, encoded(reference.encode))
-    close(answers(model, prompt_name="document"), encoded(reference.encode_document))
+    close(documents, sparse_vectors(reference.encode))
+    close(answers(model, prompt_name="document"), sparse_vectors(reference.encode_document))
     assert np.array_equal(np.concatenate([answers(model, (text,), **QUERY) for text in TEXTS]), queries)
     assert np.array_equal(np.concatenate([answers(model, (text,)) for text in TEXTS]), documents)
     both = [{"text_input": text, **(QUERY if i % 3 else {})} for i, text in enumerate(TEXTS)]
@@ -81,28 +71,7 @@ def test_queries_and_documents_have_the_vectors_of_the_library(tmp_path: Path, n
         assert np.array_equal(mixed, own)
     if name == "prompts":
         prompt = partial(reference.encode_query, prompt="a film in PARIS. ")
-        assert np.array_equal(answers(model, prompt="a film in PARIS. ", **QUERY), encoded(prompt))
-
-
-@pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
-def test_int8_vectors_are_the_same_alone_and_in_a_batch(tmp_path: Path, runtime: str) -> None:
-    reference = write_router(tmp_path, RECIPES["max"])
-    model = exported(tmp_path, precision="int8", cpu_runtime=runtime, max_drop=0.5)
-    found = answers(model)
-    assert furthest(found, encoded(reference.encode)) < 0.05
-    assert np.array_equal(np.concatenate([answers(model, (text,)) for text in TEXTS]), found)
-    assert np.array_equal(answers(model, **QUERY), encoded(reference.encode_query))
-
-
-@pytest.mark.full
-def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path) -> None:
-    reference = write_router(tmp_path, RECIPES["max"])
-    options: Any = {"precision": None, "device": "both", "cpu_runtime": "openvino"}
-    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", **options)
-    for device, limit in (("cpu", 1e-5), ("gpu", 1e-4)):
-        model = LocalModel.open(tmp_path / "repository", "model", device, "CPU")  # type: ignore[arg-type]
-        assert furthest(answers(model), encoded(reference.encode)) <= limit
-        np.testing.assert_allclose(answers(model, **QUERY), encoded(reference.encode_query), rtol=1e-3)
+        assert np.array_equal(answers(model, prompt="a film in PARIS. ", **QUERY), sparse_vectors(prompt))
 
 
 def test_a_long_query_is_cut_where_its_tokenizer_says_so(tmp_path: Path) -> None:
@@ -110,8 +79,8 @@ def test_a_long_query_is_cut_where_its_tokenizer_says_so(tmp_path: Path) -> None
     edit_json(tmp_path / "model/query_0_SparseStaticEmbedding/tokenizer_config.json", model_max_length=17)
     reference = SparseEncoder(str(tmp_path / "model"), device="cpu")
     model = exported(tmp_path)
-    assert np.array_equal(answers(model, **QUERY), encoded(reference.encode_query))
-    close(answers(model), encoded(reference.encode))
+    assert np.array_equal(answers(model, **QUERY), sparse_vectors(reference.encode_query))
+    close(answers(model), sparse_vectors(reference.encode))
     assert model.infer({"text_input": "a dog " * 10, **QUERY})["truncated_tokens"] == 3
 
 
@@ -133,8 +102,8 @@ def test_the_transformer_may_be_in_the_folder_itself_as_older_versions_named_it(
     (folder / "modules.json").write_text(json.dumps(modules))
     reference = SparseEncoder(str(folder), device="cpu")
     model = exported(tmp_path)
-    close(answers(model), encoded(reference.encode))
-    assert np.array_equal(answers(model, **QUERY), encoded(reference.encode_query))
+    close(answers(model), sparse_vectors(reference.encode))
+    assert np.array_equal(answers(model, **QUERY), sparse_vectors(reference.encode_query))
 
 
 def test_the_table_of_queries_is_part_of_what_is_hashed(tmp_path: Path) -> None:

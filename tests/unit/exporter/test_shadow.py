@@ -28,7 +28,6 @@ TEXTS = [
     "The film was awful.",
     "It rained all day.",
     "We liked the food a lot.",
-    "Never again.",
 ]
 TEXTS = [f"{text} {other}" for text in TEXTS for other in TEXTS]
 

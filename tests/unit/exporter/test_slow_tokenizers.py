@@ -25,7 +25,7 @@ from hfx.local.generator import LocalGenerator
 from tests.rigs.checkpoints import tiny_generators
 from tests.rigs.checkpoints.generation_tokenizers import random_text
 from tests.rigs.checkpoints.published import export_checkpoint
-from tests.rigs.machine.tiers import few
+from tests.rigs.machine.tiers import few, full
 
 pytestmark = pytest.mark.slow
 
@@ -271,7 +271,7 @@ def test_ids_and_texts_are_those_of_the_python_tokenizer(kind: str, name: str, r
     import transformers
 
     folder = request.getfixturevalue(f"{kind}_folder")
-    compare(getattr(transformers, name).from_pretrained(folder), loaded(folder), 1000)
+    compare(getattr(transformers, name).from_pretrained(folder), loaded(folder), 300)
 
 
 def test_a_marian_whose_answers_have_other_ids_than_its_texts_is_refused(marian_folder: Path, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_m2m100_is_its_python_tokenizer_in_each_of_its_languages(m2m_folder: Pat
     from transformers import M2M100Tokenizer
 
     slow, fast = M2M100Tokenizer.from_pretrained(m2m_folder), loaded(m2m_folder)
-    compare(slow, fast, 1000, "__fr__")
+    compare(slow, fast, 300, "__fr__")
     settings = GenerationSettings(
         defaults={}, eos_token_ids=(2,), pad_token_id=1, bos_token_id=0, decoder_start_token_ids=(2,)
     )
@@ -316,8 +316,8 @@ def test_m2m100_is_its_python_tokenizer_in_each_of_its_languages(m2m_folder: Pat
         assert slow("a text")["input_ids"] == [token_id, *ids[1:]]
 
 
-@pytest.mark.usefixtures("few_texts")
-@pytest.mark.parametrize("kind", ["marian", "byt5"])
+@pytest.mark.usefixtures("least_texts")
+@pytest.mark.parametrize("kind", ["marian", full("byt5")])
 def test_a_checkpoint_with_a_python_tokenizer_is_exported_and_answers(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -218,21 +218,6 @@ def test_tables_of_other_floats_are_read(tmp_path: Path, dtype: torch.dtype) -> 
     np.testing.assert_array_equal(found, table.float().numpy())
 
 
-@pytest.mark.full
-def test_openvino_and_float16_have_the_same_vectors(tmp_path: Path) -> None:
-    reference = static_embedding(tmp_path / "model", normalize)
-    expected = encoded(reference.encode)
-    export_checkpoint(
-        tmp_path / "model", tmp_path / "repository", name="model", precision=None, device="both", cpu_runtime="openvino"
-    )
-    for device, limit in (("cpu", 1e-5), ("gpu", 1e-4)):
-        model = LocalModel.open(tmp_path / "repository", "model", device, "CPU")  # type: ignore[arg-type]
-        found = same_in_any_batch(model)
-        told = [i for i in range(len(TEXTS)) if i != EMPTY]
-        assert furthest([found[i] for i in told], expected[told]) <= limit
-        assert not any(found[EMPTY])
-
-
 @pytest.mark.parametrize("declared", [True, False])
 def test_shortened_vectors_equal_those_of_encode(tmp_path: Path, declared: bool) -> None:
     reference = static_embedding(tmp_path / "model")

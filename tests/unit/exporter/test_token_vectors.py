@@ -94,20 +94,6 @@ def test_an_embedder_has_the_vectors_of_its_transformer_on_request(
     assert "does not take --query" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
-def test_other_precisions_have_nearly_the_same_vectors(tmp_path: Path, precision: str) -> None:
-    reference = write_multi_vector_encoder(tmp_path, RECIPES["colbert"])
-    options: Any = {"precision": "int8", "cpu_runtime": "native", "max_drop": 0.5}
-    if precision == "fp16":
-        options = {"precision": None, "device": "both", "cpu_runtime": "openvino"}
-    export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model", **options)
-    model = LocalModel.open(tmp_path / "repository", "model", "cpu" if precision == "int8" else "gpu", "CPU")
-    found = answers(model)
-    expected = [reference.encode([text])[0].numpy() for text in TEXTS]
-    assert min(float((a * b).sum(1).mean()) for a, b in zip(found, expected, strict=True)) > 0.95
-    assert same([answers(model, (text,))[0] for text in TEXTS], found)
-
-
 @pytest.mark.parametrize(
     "recipe",
     [

@@ -59,7 +59,7 @@ def test_a_precision_that_fails_the_gate_is_a_note(repository: Path, checkpoint:
     assert current(tmp_path / "int8", model(tmp_path / "int8", NAME))["slots"] == 5
 
 
-@pytest.mark.usefixtures("few_texts")
+@pytest.mark.usefixtures("least_texts")
 @pytest.mark.skipif(not HAS_NATIVE, reason="native operators are not built, or don't run here")
 def test_a_runtime_of_int8_alone_is_not_asked_for_in_others(checkpoint: Path, tmp_path: Path) -> None:
     options = {"precision": "int8", "cpu_runtime": "native"}
