@@ -1,4 +1,4 @@
-"""Vectors of published embedders, compared with sentence-transformers' and with themselves in other batches."""
+"""Vectors and scores of published encoders, as tests compare them with those of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def published(folder: Path, **options: Any) -> LocalModel:
 def answers(model: LocalModel, texts: tuple[str, ...] = TEXTS, **options: Any) -> list[Any]:
     """Return the vectors of `texts`."""
     return [each["embedding"] for each in model.infer_all([{"text_input": text, **options} for text in texts])]
+
+
+def scores(model: LocalModel, pairs: list[tuple[str, str]], **options: Any) -> list[Any]:
+    """Return the scores of pairs of a query and a text."""
+    requests = [{"query": query, "text_input": text, **options} for query, text in pairs]
+    return [each["score"] for each in model.infer_all(requests)]
 
 
 def sparse_vectors(encode: Callable[..., Any]) -> Any:

@@ -12,6 +12,7 @@ import torch
 
 from hfx.local.encoder import LocalModel
 from tests.rigs.checkpoints.published import VNNI, export_checkpoint
+from tests.rigs.checkpoints.sentence_answers import scores
 from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
@@ -57,11 +58,6 @@ LABELS = {  # recipe -> its number of labels, and the activation of `predict`
     "pooled": (Recipe((pooling("mean", "max"), dense(2 * HIDDEN, 4, "Tanh", **SCORES)), PROMPTS), 4),
 }
 PAIRS = [(TEXTS[(3 * i) % 5], text) for i, text in enumerate(TEXTS)]
-
-
-def scores(model: LocalModel, pairs: list[tuple[str, str]], **options: Any) -> list[float]:
-    requests = [{"query": query, "text_input": text, **options} for query, text in pairs]
-    return [each["score"] for each in model.infer_all(requests)]
 
 
 @pytest.mark.parametrize("name", few(RECIPES, "default-prompt", "several-layers"))

@@ -36,6 +36,7 @@ from tests.rigs.checkpoints.decoder_rankers import (
     write_logit_ranker,
 )
 from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.sentence_answers import scores
 from tests.rigs.checkpoints.sentence_models import TEXTS
 from tests.rigs.machine.tiers import few
 
@@ -64,11 +65,6 @@ CLASSIFIERS: dict[str, tuple[Ranker, int]] = {
     "several-labels": (Ranker(config=WINDOW | {"tie_word_embeddings": False}), 3),
     "llama": (Ranker("llama", template=""), 2),
 }
-
-
-def scores(model: LocalModel, pairs: list[tuple[str, str]], **options: Any) -> list[Any]:
-    requests = [{"query": query, "text_input": text, **options} for query, text in pairs]
-    return [each["score"] for each in model.infer_all(requests)]
 
 
 def plan_of(folder: Path, **options: Any) -> Plan:

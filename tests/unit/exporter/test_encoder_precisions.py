@@ -22,6 +22,7 @@ from tests.rigs.checkpoints.decoder_rankers import Ranker, write_classifier, wri
 from tests.rigs.checkpoints.sentence_answers import answers, published, sparse_vectors
 from tests.rigs.checkpoints.sentence_models import (
     TEXTS,
+    Recipe,
     furthest,
     normalize,
     static_embedding,
@@ -35,14 +36,13 @@ from tests.rigs.machine.tiers import few, full
 from tests.unit.exporter import (
     test_cross_encoders,
     test_decoder_embedders,
+    test_multi_vector_encoders,
     test_sentence_pipelines,
     test_sparse_encoders,
-    test_token_vectors,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
-EMBEDDERS = test_sentence_pipelines.RECIPES | test_decoder_embedders.RECIPES
 PAIRS = test_cross_encoders.PAIRS
 BOTH: Mapping[str, Any] = {"precision": None, "device": "both", "cpu_runtime": "openvino"}
 QUERY = {"prompt_name": "query"}
@@ -105,14 +105,12 @@ def of_role(reference: Any, request: Mapping[str, str]) -> Any:
 EMBEDDER = Kind(lambda reference, request: reference.encode([request["text_input"]])[0])
 DECODER = Kind(EMBEDDER.row, int8=0.995, max_drop=None)
 SPARSE = Kind(sparse)
-TOKENS = Kind(
-    lambda reference, request: reference.encode([request["text_input"]])[0].numpy(), nearness=likeness, float16=0.999
-)
 COLBERT = Kind(
     of_role,
     tuple({"text_input": text, "prompt_name": role} for role in ("query", "document") for text in TEXTS),
     nearness=likeness,
     int8=0.98,
+    float16=0.999,
 )
 RANKER = Kind(
     lambda reference, request: reference.predict([(request["query"], request["text_input"])])[0],
@@ -127,17 +125,20 @@ def colbert(folder: Path, write: Callable[[Path], Path]) -> Any:
     return MultiVectorEncoder(str(write(folder / "model")), device="cpu")
 
 
+def embedders(kind: Kind, recipes: Mapping[str, Recipe], *names: str) -> dict[str, tuple[Kind, Callable[[Path], Any]]]:
+    return {name: (kind, partial(write_embedder, recipe=recipes[name])) for name in names}
+
+
 # Name -> the kind of model, and what saves one in FOLDER/model and returns it as the library reads it.
 MODELS: dict[str, tuple[Kind, Callable[[Path], Any]]] = {
-    **{
-        name: (DECODER if recipe.decoder not in ("", "t5", "mt5") else EMBEDDER, partial(write_embedder, recipe=recipe))
-        for name, recipe in EMBEDDERS.items()
-    },
+    **embedders(EMBEDDER, test_sentence_pipelines.RECIPES, "residual-projected", "layer-norm", "prompts-mean"),
+    **embedders(EMBEDDER, test_sentence_pipelines.RECIPES, "weighted-long", "t5", "t5-gated"),
+    **embedders(DECODER, test_decoder_embedders.RECIPES, "qwen-window", "llama", "gemma-causal", "gemma"),
     "static": (EMBEDDER, lambda folder: static_embedding(folder / "model", normalize)),
     "sparse": (SPARSE, partial(write_sparse_encoder, recipe=test_sparse_encoders.RECIPES["max"])),
     "sparse-sum": (SPARSE, partial(write_sparse_encoder, recipe=test_sparse_encoders.RECIPES["sum-twice"])),
     "router": (SPARSE, partial(write_router, recipe=test_sparse_encoders.RECIPES["max"])),
-    "tokens": (TOKENS, partial(write_multi_vector_encoder, recipe=test_token_vectors.RECIPES["colbert"])),
+    "tokens": (COLBERT, partial(write_multi_vector_encoder, recipe=test_multi_vector_encoders.RECIPES["plain"])),
     "stanford": (COLBERT, partial(colbert, write=write_stanford)),
     "pylate": (
         COLBERT,
@@ -154,21 +155,14 @@ MODELS: dict[str, tuple[Kind, Callable[[Path], Any]]] = {
     "ranker-logits": (RANKER, partial(write_logit_ranker, ranker=Ranker())),
     "ranker-head": (RANKER, partial(write_classifier, ranker=Ranker())),
 }
-IN_INT8 = (
-    *("all", "two-dense", "residual-projected", "layer-norm", "prompts-mean", "prompts-weightedmean", "t5", "t5-gated"),
-    *("qwen", "qwen-window", "llama", "gemma-causal", "gemma", "sparse", "sparse-sum", "router", "tokens"),
-    *("stanford", "pylate", "cross-encoder", "cross-encoder-layers", "ranker-logits", "ranker-head"),
-)
-FOR_BOTH = (
-    *("all", "two-dense", "weighted-long", "prompts-lasttoken", "t5", "qwen-window", "gemma"),
-    *("static", "sparse-sum", "router", "tokens"),
-)
+INTEGERS = [name for name in MODELS if name != "static"]
+FLOATS = ("layer-norm", "weighted-long", "t5", "qwen-window", "gemma", "static", "sparse-sum", "router", "tokens")
 
 
 # The native operators run the graph of every kind; in `make test`, each kind of row and of pooling once.
 @pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
 @pytest.mark.parametrize(
-    "name", few(IN_INT8, "prompts-mean", "t5", "gemma", "router", "stanford", "cross-encoder-layers", "ranker-head")
+    "name", few(INTEGERS, "prompts-mean", "t5", "gemma", "router", "stanford", "cross-encoder-layers", "ranker-head")
 )
 def test_int8_is_near_the_library_and_the_same_in_any_batch(name: str, runtime: str, tmp_path: Path) -> None:
     kind, write = MODELS[name]
@@ -179,7 +173,7 @@ def test_int8_is_near_the_library_and_the_same_in_any_batch(name: str, runtime: 
         assert np.array_equal(answers(model, **QUERY), sparse_vectors(reference.encode_query))
 
 
-@pytest.mark.parametrize("name", few(FOR_BOTH, "weighted-long", "sparse-sum", "tokens"))
+@pytest.mark.parametrize("name", few(FLOATS, "weighted-long", "sparse-sum", "tokens"))
 def test_openvino_and_float16_have_the_rows_of_the_library(name: str, tmp_path: Path) -> None:
     kind, write = MODELS[name]
     reference = write(tmp_path)

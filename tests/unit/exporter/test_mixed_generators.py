@@ -194,6 +194,7 @@ def test_the_same_export_again_searches_for_nothing(
     attempts: list[int],
 ) -> None:
     export = published_models(runtime)
+    attempts.clear()
     monkeypatch.chdir(export.folder)
     monkeypatch.delattr(mixed, "rank_linears")
     first = export.manifest

@@ -29,6 +29,7 @@ from tests.rigs.checkpoints.sentence_models import (
     Recipe,
     dense,
     normalize,
+    pooling,
     token_mask,
     write_multi_vector_encoder,
 )
@@ -135,11 +136,12 @@ def test_ids_of_queries_and_documents_are_those_of_the_library(tmp_path: Path, n
             assert found == reference.preprocess([read], task=role)["input_ids"].tolist()
 
 
-@pytest.mark.parametrize("name", few(CASES, "fixed-attends", "words-of-both", "decoder"))
+@pytest.mark.parametrize("name", few(CASES, "fixed-attends", "words-of-both", "layers", "decoder"))
 def test_query_and_document_vectors_equal_those_of_encode(tmp_path: Path, name: str) -> None:
     reference = CASES[name](tmp_path)
     manifest = export_checkpoint(tmp_path / "model", tmp_path / "repository", name="model")
     assert (manifest.task, manifest.choices["pooling"]) == ("feature-extraction", ["tokens"])
+    assert "vectors of tokens" in manifest.choices["tokenizer"]["reason"]
     model = LocalModel.open(tmp_path / "repository", "model")
     calls: list[tuple[Any, dict[str, str]]] = [
         (reference.encode_query, {"prompt_name": "query"}),
@@ -212,6 +214,18 @@ REFUSED: dict[str, tuple[Recipe, Callable[[Path], None], type[SourceError], str]
         lambda folder: None,
         CheckpointUnsupported,
         "HierarchicalTokenPooling",
+    ),
+    "pooled": (
+        Recipe((pooling("mean"), token_mask()), words=WORDS),
+        lambda folder: None,
+        CheckpointUnsupported,
+        "Pooling",
+    ),
+    "vectors-of-texts": (
+        Recipe((dense(HIDDEN, 24), token_mask()), words=WORDS),
+        lambda folder: None,
+        CheckpointUnsupported,
+        "Dense",
     ),
     "left": (
         Recipe((token_mask(),), transformer={"query_expansion": FIXED}, decoder="qwen3"),

@@ -226,14 +226,11 @@ def test_files_of_older_versions_are_read_as_those_of_today(tmp_path: Path, name
     assert parts(tmp_path / "model") == today
 
 
-@pytest.mark.parametrize(
-    "name", few(["max-mean-dense", "short", "prompts-mean", "lower-case", "layer-norm"], "lower-case")
-)
-def test_files_of_older_versions_mean_the_same(tmp_path: Path, name: str) -> None:
+def test_files_of_older_versions_mean_what_the_library_reads(tmp_path: Path) -> None:
+    """With do_lower_case, texts of such files have other ids than those of the same model saved today."""
     from sentence_transformers import SentenceTransformer
 
-    recipe, folder = RECIPES[name], tmp_path / "model"
+    recipe, folder = RECIPES["lower-case"], tmp_path / "model"
     write_as_before(folder, recipe, write_embedder(tmp_path, recipe).max_seq_length)
     reference = SentenceTransformer(str(folder), device="cpu")
-    found = answers(export(tmp_path))
-    assert furthest(found, [reference.encode([text])[0] for text in TEXTS]) <= 1e-5
+    assert furthest(answers(export(tmp_path)), [reference.encode([text])[0] for text in TEXTS]) <= 1e-5
