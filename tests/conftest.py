@@ -144,9 +144,15 @@ def short_exports() -> Iterator[None]:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository with everything in PUBLISHED."""
     folder = tmp_path_factory.mktemp("repository")
-    for name, (checkpoint, precision, runtime) in PUBLISHED.items():
-        export_zoo(checkpoint, folder, name, precision, runtime)
+    for name in PUBLISHED:
+        publish(name, folder)
     return folder
+
+
+def publish(name: str, repository: Path) -> None:
+    """Publish one of PUBLISHED in `repository`."""
+    checkpoint, precision, runtime = PUBLISHED[name]
+    export_zoo(checkpoint, repository, name, precision, runtime)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ import pytest
 
 from hfx.client import Client
 from hfx.triton import EmbeddedServer
-from tests.conftest import PUBLISHED
+from tests.conftest import publish
 from tests.rigs.checkpoints import chat_generator, reciting_generator, tiny_checkpoints, tiny_translators
-from tests.rigs.checkpoints.published import export_checkpoint, export_zoo, few_texts
+from tests.rigs.checkpoints.published import export_random, export_zoo
 from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, CHAT_TEMPLATE, ENCODERS, EXACT, RANKER, TALKER
 from tests.rigs.servers.generation_server import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.rigs.servers.module_server import client, served  # noqa: F401 - fixtures
@@ -34,9 +34,8 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints = tmp_path_factory.mktemp("checkpoint")
     reciting_generator.save(checkpoints / RECITAL)
     tiny_translators.save(checkpoints / TRANSLATOR, "mbart")
-    with few_texts():
-        for name in (RECITAL, TRANSLATOR):
-            export_checkpoint(checkpoints / name, folder, name=name, slots=SLOTS[name])
+    for name in (RECITAL, TRANSLATOR):
+        export_random(checkpoints / name, folder, name=name, slots=SLOTS[name])
     return folder
 
 
@@ -74,18 +73,16 @@ def many_tasks(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a model for nearly each task, RECITAL, and RANKER and TALKER, whose weights are random."""
     folder = tmp_path_factory.mktemp("many-tasks")
     for name in ENCODERS:
-        checkpoint, precision, runtime = PUBLISHED[name]
-        export_zoo(checkpoint, folder, name, precision, runtime)
+        publish(name, folder)
     for name in ("stories", "summaries"):
         export_zoo(WRITERS[name], folder, name, "int8", RUNTIMES[name], slots=SLOTS[name])
     export_zoo(WRITERS["summaries"], folder, EXACT, "fp32", "onnxruntime", slots=SLOTS["summaries"])
     ranker = tiny_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / RANKER, tiny_checkpoints.cross_encoder())
-    export_checkpoint(ranker, folder, name=RANKER)
+    export_random(ranker, folder, name=RANKER)
     checkpoint = reciting_generator.save(tmp_path_factory.mktemp("checkpoint") / RECITAL)
     (checkpoint / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-    with few_texts():
-        export_checkpoint(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])
-        export_checkpoint(talker, folder, name=TALKER)
+    export_random(checkpoint, folder, name=RECITAL, slots=SLOTS[RECITAL])
+    export_random(talker, folder, name=TALKER)
     return folder
 
 

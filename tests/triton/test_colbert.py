@@ -13,7 +13,7 @@ from hfx.cli import main
 from hfx.client import Client
 from hfx.errors import UsageError
 from tests.rigs.checkpoints.colbert_models import write_pylate, write_stanford
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.published import export_random
 from tests.rigs.checkpoints.sentence_models import (
     TEXTS,
     Recipe,
@@ -52,11 +52,11 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
-    export_checkpoint(references["folder"] / PYLATE, folder, name=PYLATE)
-    export_checkpoint(references["folder"] / STANFORD, folder, name=STANFORD, precision="int8", max_drop=0.5)
-    export_checkpoint(references["folder"] / LIBRARY / "model", folder, name=LIBRARY)
+    export_random(references["folder"] / PYLATE, folder, name=PYLATE)
+    export_random(references["folder"] / STANFORD, folder, name=STANFORD, precision="int8", max_drop=0.5)
+    export_random(references["folder"] / LIBRARY / "model", folder, name=LIBRARY)
     write_embedder(references["folder"] / DENSE, Recipe((pooling("mean"),)))
-    export_checkpoint(references["folder"] / DENSE / "model", folder, name=DENSE)
+    export_random(references["folder"] / DENSE / "model", folder, name=DENSE)
     return folder
 
 

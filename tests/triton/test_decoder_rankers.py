@@ -12,7 +12,7 @@ from hfx.client import Client
 from hfx.errors import RequestRefused
 from hfx.local.encoder import LocalModel
 from tests.rigs.checkpoints.decoder_rankers import Ranker, write_classifier, write_logit_ranker
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.published import export_random
 from tests.rigs.checkpoints.sentence_models import TEXTS
 from tests.rigs.clients.dialect_calls import call
 from tests.rigs.servers.serve_process import ServeProcess
@@ -37,7 +37,7 @@ def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("repository")
     options = {LOGITS: {}, HEAD: {"precision": "int8", "cpu_runtime": "native", "max_drop": 0.5}}
     for name, (_, checkpoint) in references.items():
-        export_checkpoint(checkpoint, folder, name=name, **options[name])
+        export_random(checkpoint, folder, name=name, **options[name])
     return folder
 
 

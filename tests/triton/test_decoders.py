@@ -10,7 +10,7 @@ import pytest
 from hfx.client import Client
 from hfx.local.generator import LocalGenerator
 from tests.rigs.checkpoints import generator_checkpoints
-from tests.rigs.checkpoints.published import export_checkpoint, few_texts
+from tests.rigs.checkpoints.published import export_random
 from tests.rigs.engine.generation_models import TEXT
 from tests.rigs.servers.generation_server import FASTEST
 from tests.rigs.servers.short_servers import started
@@ -26,11 +26,10 @@ TEXTS = ("a", "the end of the story", "one cat and two dogs. " * 2)  # the last 
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The decoders in int8; with random weights, next tokens are near ties."""
     checkpoints, folder = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("repository")
-    with few_texts():
-        for name in DECODERS:
-            checkpoint = generator_checkpoints.save(checkpoints / name, name, vocab_size=len(TEXT))
-            options = {"precision": "int8", "cpu_runtime": FASTEST, "max_drop": 0.1, "slots": 4}
-            export_checkpoint(checkpoint, folder, name=name, **options)
+    for name in DECODERS:
+        checkpoint = generator_checkpoints.save(checkpoints / name, name, vocab_size=len(TEXT))
+        options = {"precision": "int8", "cpu_runtime": FASTEST, "max_drop": 0.1, "slots": 4}
+        export_random(checkpoint, folder, name=name, **options)
     return folder
 
 

@@ -16,7 +16,7 @@ from hfx.client import Client, Fills
 from hfx.errors import RequestRefused, UsageError
 from tests.rigs.checkpoints import tiny_checkpoints
 from tests.rigs.checkpoints.encoder_line import check_equal_fills
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.published import export_random
 from tests.rigs.clients.dialect_calls import call
 from tests.rigs.files.batch_jobs import Opened, output_rows, table
 from tests.rigs.servers.serve_process import ServeProcess
@@ -37,7 +37,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def repository(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
-    manifest = export_checkpoint(checkpoint, folder, name=NAME)
+    manifest = export_random(checkpoint, folder, name=NAME)
     assert manifest.task == "fill-mask"
     return folder
 

@@ -17,7 +17,7 @@ from hfx.client import AsyncClient, Client
 from hfx.deploy.server_check import Dialect, dialect_infer
 from hfx.errors import RequestRefused, UsageError
 from hfx.exporter.verify import open_published
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.published import export_random
 from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
     TEXTS,
@@ -63,7 +63,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     for name, (_, checkpoint) in references.items():
-        export_checkpoint(checkpoint, folder, name=name, dimensions=name == PROMPTED)
+        export_random(checkpoint, folder, name=name, dimensions=name == PROMPTED)
     return folder
 
 

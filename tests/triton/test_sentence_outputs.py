@@ -15,7 +15,7 @@ from hfx.batch.rows import labels_of
 from hfx.cli import main
 from hfx.client import Client
 from hfx.errors import UsageError
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.rigs.checkpoints.published import export_random
 from tests.rigs.checkpoints.sentence_models import (
     TEXTS,
     Recipe,
@@ -62,7 +62,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any,
 def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     for name, (_, checkpoint) in references.items():
-        export_checkpoint(checkpoint, folder, name=name)
+        export_random(checkpoint, folder, name=name)
     return folder
 
 

@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import export, make_plan
 from hfx.exporter.runtime import weight_levels
 from hfx.exporter.source import open_checkpoint
-from hfx.manifest import Manifest, read_manifest
+from hfx.manifest import Manifest, hash_file, read_manifest
 from hfx.names import MANIFEST_FILE
 from tests import zoo
 from tests.zoo.cache import built
@@ -46,11 +46,17 @@ def export_zoo(
     if zoo.recipes.BY_NAME[checkpoint].task in GENERATORS and precision == "int8":
         options = {"max_drop": 0.1, **options}
     options = {"name": name, "precision": precision, "device": "cpu", "cpu_runtime": runtime, **options}
-    made = _exported(checkpoint, options)
-    manifest = read_manifest(made / name / MANIFEST_FILE)
-    for folder in manifest.folders:
-        shutil.copytree(made / folder, repository / folder)
-    return manifest
+    source = zoo.key(zoo.recipes.BY_NAME[checkpoint])
+    return _copied(_exported(lambda: zoo.checkpoint(checkpoint), source, options), name, repository)
+
+
+def export_random(checkpoint: Path, repository: Path, *, name: str, **options: Any) -> Manifest:
+    """Publish a checkpoint of random weights like `export_checkpoint`, from the cached export of equal files.
+
+    Generators are compared on few texts.
+    """
+    options = {"name": name, "precision": "fp32", "device": "cpu", "cpu_runtime": "onnxruntime", **options}
+    return _copied(_exported(lambda: checkpoint, _hashes(checkpoint), options), name, repository)
 
 
 def export_checkpoint(checkpoint: Path, repository: Path, steps: Any = None, **options: Any) -> Manifest:
@@ -71,17 +77,39 @@ def few_texts(larger: int = 1) -> Iterator[None]:
         yield
 
 
-def _exported(checkpoint: str, options: dict[str, Any]) -> Path:
-    """Return the cached repository of one model."""
-    parts = {"checkpoint": zoo.key(zoo.recipes.BY_NAME[checkpoint]), "options": options, "maker": _maker()}
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+def _copied(exported: Path, name: str, repository: Path) -> Manifest:
+    """Copy the model `name` of a cached repository into `repository`."""
+    manifest = read_manifest(exported / name / MANIFEST_FILE)
+    for folder in manifest.folders:
+        shutil.copytree(exported / folder, repository / folder)
+    return manifest
 
-    def build(folder: Path) -> dict[str, Any]:
+
+def _exported(checkpoint: Callable[[], Path], source: object, options: dict[str, Any]) -> Path:
+    """Return the cached repository of one model; `source` tells the files of `checkpoint`."""
+
+    def publish(repository: Path) -> None:
         with few_texts():
-            export_checkpoint(zoo.checkpoint(checkpoint), folder, **options)
-        return {"checkpoint": checkpoint, "options": options}
+            export_checkpoint(checkpoint(), repository, **options)
 
-    return built(options["name"], key, build)
+    return cached(options["name"], {"checkpoint": source, "options": options}, publish)
+
+
+def cached(name: str, source: object, publish: Callable[[Path], None]) -> Path:
+    """Return the cached repository `name` that `publish` has written; `source` tells all that it is made of."""
+    parts = json.dumps({"source": source, "maker": _maker()}, sort_keys=True)
+
+    def build(repository: Path) -> dict[str, Any]:
+        publish(repository)
+        return {"source": source}
+
+    return built(name, hashlib.sha256(parts.encode()).hexdigest()[:16], build)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file in `folder`."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hash_file(path).sha256 for path in files}
 
 
 @cache
