@@ -103,17 +103,18 @@ def test_a_model_for_a_gpu_is_refused_before_the_start_where_there_is_none(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_full_gpu_is_named_in_the_first_line_of_the_error(repository: Path, temporary: Path) -> None:
+def test_a_full_gpu_is_named_in_the_first_line_of_the_error(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
     reason = "cuda_call.cc:122 CUDA failure 2: out of memory ; GPU=0 ; expr=cudaStreamCreateWithFlags(&stream, 1);"
     write_model(repository, "broken", PYTHON, loading(f"raise RuntimeError({reason!r})"))
-    out, _ = serve(repository, "--strict").communicate(timeout=60)
-    error = json.loads(out)["error"]
-    assert error["message"].startswith("Triton can't load broken: the GPU has too little free memory.\n")
-    assert reason in error["message"] and "or serve with --device cpu." in error["fix"]
+    with pytest.raises(ServerError) as caught:
+        EmbeddedServer(repository).start()
+    assert caught.value.message.startswith("Triton can't load broken: the GPU has too little free memory.\n")
+    assert reason in caught.value.message and "or serve with --device cpu." in caught.value.fix
 
 
-def test_the_logs_of_failed_starts_are_bounded(repository: Path, temporary: Path) -> None:
-    write_model(repository, "broken", PYTHON, NO_TOKENIZER)
+def test_the_logs_of_failed_starts_are_bounded(tmp_path: Path) -> None:
+    repository = write_model(tmp_path / "repository", "broken", PYTHON, NO_TOKENIZER).parent
     logs: list[Path] = []
     for _ in range(KEPT_LOGS + 2):
         with pytest.raises(ServerError) as caught:

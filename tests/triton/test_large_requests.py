@@ -21,6 +21,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 
 from hfx.repository.edit import Edit, changed_copy
 from hfx.triton.liveness import processes
+from tests.conftest import publish
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
@@ -146,7 +147,7 @@ def test_small_requests_are_answered_between_the_parts_of_a_large_one(served: Se
     ended: list[str] = []
 
     def large() -> None:
-        scores(served, 6, LABELS)
+        scores(served, 4, LABELS)
         ended.append("large")
 
     caller = threading.Thread(target=large)
@@ -180,9 +181,10 @@ def rows_of_the_net(served: ServeProcess) -> int:
         return int(json.load(answer)["model_stats"][0]["inference_count"])
 
 
+@pytest.mark.full
 @STEPS
 def test_large_requests_are_refused_before_they_are_tokenized(served: ServeProcess) -> None:
-    """tests/unit/native has the limits of the native queue."""
+    """tests/unit has the limits of the queues of native and of Python steps."""
     url = served.http_url + INFER
     assert post(url, body(2, LABELS))[0] == 200  # the speed is known from here on
     before = rows_of_the_net(served)
@@ -208,7 +210,7 @@ def test_large_requests_one_after_the_other_do_not_keep_those_of_another_caller_
         caller = pool.submit(others)
         time.sleep(0.5)
         try:
-            for _ in range(6):
+            for _ in range(3):
                 assert len(scores(served, 1, LABELS[:350])[0]) == 350
         finally:
             ended.set()
@@ -230,7 +232,7 @@ def test_callers_with_full_batches_of_long_texts_are_all_answered(tmp_path: Path
 
 
 @STEPS
-@pytest.mark.parametrize(("step", "seconds"), [("nli_net", 2.0), ("nli_tokenize", 1.0)])
+@pytest.mark.parametrize(("step", "seconds"), [("nli_net", 2.0), full("nli_tokenize", 1.0)])
 def test_a_large_request_fails_when_its_process_dies(step: str, seconds: float, served: ServeProcess) -> None:
     again = "serving again after"
     before = served.words.count(again)
@@ -246,9 +248,9 @@ def test_a_large_request_fails_when_its_process_dies(step: str, seconds: float, 
 
 def test_long_question_contexts_do_not_block_other_requests(tmp_path: Path) -> None:
     """Question answering has Python steps only."""
-    export_zoo("answers-bert", tmp_path, "faq", "int8", "onnxruntime")
+    publish("answers-int8", tmp_path)
     with serving(tmp_path) as running:
-        url = f"{running.http_url}/v2/models/faq/infer"
+        url = f"{running.http_url}/v2/models/answers-int8/infer"
 
         def asked(rows: int, context: str) -> dict[str, Any]:
             texts = {"question": ["Who is at home?"] * rows, "context": [context] * rows}
@@ -259,7 +261,7 @@ def test_long_question_contexts_do_not_block_other_requests(tmp_path: Path) -> N
                 ]
             }
 
-        long = asked(24, "Anna is at home. " * 1200)
+        long = asked(12, "Anna is at home. " * 1200)
         ended: list[str] = []
 
         def large() -> None:

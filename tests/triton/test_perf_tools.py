@@ -23,6 +23,7 @@ from hfx.perf.tools import perf_analyzer
 from hfx.perf.tools.locust import LOCUSTFILE
 from hfx.perf.tools.perf_analyzer import fetch
 from hfx.triton import EmbeddedServer
+from tests.rigs.machine.tiers import full
 from tests.rigs.servers.perf_server import CLASSIFIER, GENERATOR, PATIENCE, Ended
 
 pytestmark = pytest.mark.triton
@@ -91,6 +92,7 @@ def test_exactly_the_ordered_number_of_requests_counts(measured: Measure) -> Non
         assert int(row["Request Count"]) >= 100 and row["Failure Count"] == "0"
 
 
+@pytest.mark.parametrize("tool", ["perf_analyzer", full("locust")], indirect=True)
 def test_a_command_measures_a_stream(
     tool: str, perf_server: EmbeddedServer, hfx: Callable[..., Ended], tmp_path: Path
 ) -> None:

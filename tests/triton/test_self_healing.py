@@ -31,22 +31,20 @@ pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder `toy`, a generator `stories` and a slow stream `ticks`."""
-    folder = tmp_path_factory.mktemp("repository")
-    export_zoo("stories-gpt2", folder, "stories", "int8", "onnxruntime", slots=8)
-    return write_ticks(write_toy(folder))
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for temporary files of `served`."""
+    return tmp_path_factory.mktemp("tmp")
 
 
 @pytest.fixture(scope="module")
-def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """A server whose processes are killed and stopped, and which ends without anything left."""
+def served(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    """A server of an encoder `toy`, a generator `stories` and a slow stream `ticks`, whose processes are killed."""
+    folder = write_ticks(write_toy(tmp_path_factory.mktemp("repository")))
+    export_zoo("stories-gpt2", folder, "stories", "int8", "onnxruntime", slots=8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
-        patch.setattr(tempfile, "tempdir", None)
-        with serving(repository) as running:
+        patch.setenv("TMPDIR", str(workspace))
+        with serving(folder) as running:
             yield running
-            stop(running)
 
 
 @pytest.fixture
@@ -98,25 +96,9 @@ def test_each_killed_process_is_replaced_and_its_open_stream_broken(served: Serv
         if not model:
             assert running_in(before) == []
     assert served.words.count("serving again") == restarts + 4
-
-
-def test_a_stopped_stub_is_found_by_a_probe_and_replaced(
-    flaky: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(supervisor, "PATIENCE_SECONDS", 1.0)
-    lines: list[str] = []
-
-    def report(line: str) -> None:
-        lines.append(line)
-        raise InterruptedError
-
-    with started(flaky[0]) as server:
-        os.kill(server.stubs()["flaky_0_0"][0], signal.SIGSTOP)
-        with pytest.raises(InterruptedError):
-            supervisor.keep_serving(server, report)
-        assert lines[0].startswith("flaky ") and "serving again after" in lines[0]
-        assert infer(server.http_url, "flaky", "four") == "4 characters"
+    lines = call(f"{served.http_url}/metrics").decode().splitlines()
+    values = dict(line.split() for line in lines if line.startswith(("hfx_restarts", "hfx_start_time")))
+    assert len(values) == 2 and float(values["hfx_restarts_total"]) > 0
 
 
 def test_a_stopped_engine_is_found_while_streams_come_in(served: ServeProcess) -> None:
@@ -145,36 +127,21 @@ def test_a_stopped_engine_is_found_while_streams_come_in(served: ServeProcess) -
     assert "stories_stream can't answer" in served.words or "requests failed and none succeeded" in served.words
 
 
-def test_an_engine_that_triton_keeps_loaded_is_no_lost_request(repository: Path, temporary: Path) -> None:
+def test_an_engine_that_triton_keeps_loaded_is_no_lost_request(
+    served: ServeProcess, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In Triton 2.51, a request that fails with its stopped engine keeps the engine loaded; `ticks` counts none."""
-    with serving(repository) as served:
-        stream = f"{served.http_url}/v2/models/stories_stream/generate"
-        wait_until(lambda: answers(served.http_url))
-        engine = served.stub("stories_stream")
-        [count] = temporary.glob(f"hfx-triton-*/open_requests/{engine}")
-        wait_until(lambda: not any(count.read_bytes()))
-        os.kill(engine, signal.SIGSTOP)
-        assert "not healthy" in post(stream, {"text_input": "Once", "max_tokens": 2})[1]["error"]
-        served.wait_for_words("serving again after")
-        stop(served)
-        assert "no accepted request was lost" in served.words
-
-
-def test_a_model_that_does_not_load_again_is_tried_until_it_does(flaky: tuple[Path, Path]) -> None:
-    repository, flag = flaky
-    with serving(repository) as served:
-        flag.touch()
-        os.kill(served.stub("flaky"), signal.SIGKILL)
-        line = served.wait_for_words("restart 1 of")
-        assert "(killed by signal 9); restart 1 of 10" in line
-        assert "the flag is set" in line
-        flag.unlink()
-        served.wait_for_words("serving again after")
-        assert infer(served.http_url, "flaky", "four") == "4 characters"
-        lines = call(f"{served.http_url}/metrics").decode().splitlines()
-        values = dict(line.split() for line in lines if line.startswith(("hfx_restarts", "hfx_start_time")))
-        assert len(values) == 2 and float(values["hfx_restarts_total"]) > 0
-        stop(served)
+    monkeypatch.setattr(tempfile, "tempdir", str(workspace))
+    stream = f"{served.http_url}/v2/models/stories_stream/generate"
+    wait_until(lambda: answers(served.http_url))
+    engine, restarts = served.stub("stories_stream"), served.words.count("serving again after")
+    [count] = workspace.glob(f"hfx-triton-*/open_requests/{engine}")
+    wait_until(lambda: not any(count.read_bytes()))
+    os.kill(engine, signal.SIGSTOP)
+    assert "not healthy" in post(stream, {"text_input": "Once", "max_tokens": 2})[1]["error"]
+    wait_until(lambda: served.words.count("serving again after") > restarts)
+    stop(served)
+    assert "no accepted request was lost" in served.words
 
 
 def test_a_crash_while_the_models_load_is_no_failed_start(tmp_path: Path, temporary: Path) -> None:
