@@ -15,20 +15,19 @@ import pytest
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
-from hfx.exporter.encoder.steps import STEPS
 from hfx.repository.edit import Edit, changed_copy
 from hfx.triton import EmbeddedServer
-from tests import zoo
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.conftest import publish
 from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.renamed import copy_renamed, seal
 from tests.rigs.servers.short_servers import started
 
 pytestmark = pytest.mark.triton
 
+ANSWERS = "answers-int8"
 BOUNDED, UNBOUNDED, TIMED = "bounded", "unbounded", "timed"
 QUEUE, SECONDS = 24, 2  # requests that may wait for the first, seconds for the last
 BATCH = 8
-UNGATED = [step for step in STEPS if not step.gate]  # each answer is compared with the model's own
 # Many windows: several times as much work for the net as for the tokenizer.
 QUESTION, CONTEXT = "Who is at home?", "Anna is at home. " * 200
 
@@ -46,11 +45,12 @@ class Outcome:
 def overloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """A server of one model three times: with a queue bounded by requests, unbounded, and bounded by seconds."""
     folder = tmp_path_factory.mktemp("overload")
+    publish(ANSWERS, folder / "exported")
     for name, requests, seconds in ((BOUNDED, QUEUE, 0), (UNBOUNDED, 0, 0), (TIMED, 0, SECONDS)):
-        options = {"precision": "int8", "max_batch_size": BATCH}
-        export_checkpoint(zoo.checkpoint("answers-bert"), folder / "exported", UNGATED, name=name, **options)
+        seal(folder / "exported", copy_renamed(folder / "exported", ANSWERS, folder / "exported", name))
         bound = {"max_queue_size": requests, "max_queue_seconds": seconds}
         edits = [Edit(f"{name}_tokenize", f"parameters.{key}", value) for key, value in bound.items()]
+        edits += [Edit(f"{name}{step}", "max_batch_size", BATCH) for step in ("", "_tokenize", "_net", "_postprocess")]
         changed_copy(folder / "exported", name, edits, folder / "served", made_by="tests")
     with started(folder / "served") as running:
         yield running
@@ -96,7 +96,7 @@ def test_requests_whose_callers_have_left_are_not_computed(overloaded: EmbeddedS
         return int(overloaded.statistics()[f"{UNBOUNDED}_net"]["inference_stats"]["success"]["count"])
 
     alone = load(overloaded, UNBOUNDED, 1)[0]
-    before, requests = answered(), 900
+    before, requests = answered(), 300
     outcomes = load(overloaded, UNBOUNDED, requests, timeout=1.0)
     assert Counter(outcome.status for outcome in outcomes)["DEADLINE_EXCEEDED"] > 0
     assert load(overloaded, UNBOUNDED, 1)[0].score == alone.score

@@ -1,4 +1,4 @@
-"""Embedded servers for one test each, and the shared memory that they use."""
+"""Embedded servers for one test each, and what they use: shared memory, shared nets."""
 
 from __future__ import annotations
 
@@ -24,3 +24,9 @@ def started(repository: Path, **options: Any) -> Iterator[EmbeddedServer]:
 def regions(workspace: Path) -> list[Path]:
     """Return the shared memory of the server with the folder `workspace`."""
     return list(SHARED_MEMORY.glob(region_prefix(workspace) + "*"))
+
+
+def shared_nets(server: int) -> int:
+    """Return the number of shared nets of the process `server`, each of which has a thread."""
+    names = (path.read_text() for path in Path(f"/proc/{server}/task").glob("*/comm"))
+    return sum(name.strip() == "hfx-shared-net" for name in names)
