@@ -20,7 +20,7 @@ import pytest
 from hfx.batch.api.lines import CHUNK
 from hfx.batch.api.store import COMPLETED, Store
 from tests.rigs.checkpoints import tiny_checkpoints
-from tests.rigs.checkpoints.published import export_checkpoint, export_zoo, few_texts
+from tests.rigs.checkpoints.published import export_random, export_zoo
 from tests.rigs.clients.dialect_calls import RANKER, TALKER
 from tests.rigs.files.documents import blocks
 from tests.rigs.machine.waiting import wait_until
@@ -44,9 +44,8 @@ def repository(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     export_zoo("similar-mpnet", folder, "similar", "int8", "onnxruntime")
     export_zoo(WRITERS["stories"], folder, "stories", "int8", RUNTIMES["stories"], slots=SLOTS["stories"])
     ranker = tiny_checkpoints.save(tmp_path_factory.mktemp("checkpoint") / RANKER, tiny_checkpoints.cross_encoder())
-    export_checkpoint(ranker, folder, name=RANKER)
-    with few_texts():
-        export_checkpoint(talker, folder, name=TALKER)
+    export_random(ranker, folder, name=RANKER)
+    export_random(talker, folder, name=TALKER)
     return folder
 
 
@@ -154,10 +153,10 @@ def test_a_batch_is_cancelled_while_it_is_in_progress(api: openai.OpenAI) -> Non
 
 
 def content() -> bytes:
-    """Sampled texts, drawn by the seeds of their lines, and lines for an unknown model."""
-    body = {"max_tokens": 48, "ignore_eos": True, "temperature": 0.9}
-    models = ["none" if number % 40 == 7 else "stories" for number in range(LINES)]
-    bodies = ({"model": model, "prompt": f"Anna was {number}", **body} for number, model in enumerate(models))
+    """Sampled texts, drawn by the seeds of their lines, and lines that are refused."""
+    body = {"model": "stories", "ignore_eos": True, "temperature": 0.9}
+    lengths = ["x" if number % 40 == 7 else 48 for number in range(LINES)]
+    bodies = ({**body, "prompt": f"Anna was {number}", "max_tokens": each} for number, each in enumerate(lengths))
     return b"".join(line(number, each) for number, each in enumerate(bodies))
 
 
@@ -199,14 +198,15 @@ def test_kills_of_each_process_and_ends_of_the_server_leave_the_same_bytes(
     begun_batch: Path, undisturbed: dict[str, bytes], repository: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(begun_batch, tmp_path / "batches")
-    with serving(repository, "--batch-dir", str(folder)) as running:
+    options = ("--models", "stories", "--batch-dir", str(folder))
+    with serving(repository, *options) as running:
         for done, victim in enumerate(VICTIMS.values()):
             wait_until(lambda done=done: parts(folder) >= done, f"{done} parts", 120)
             os.kill(victim(running), signal.SIGKILL)
         end(running, folder, signal.SIGKILL, -signal.SIGKILL)
-    with serving(repository, "--batch-dir", str(folder)) as running:
+    with serving(repository, *options) as running:
         end(running, folder, signal.SIGTERM, 0)
-    with serving(repository, "--batch-dir", str(folder)):
+    with serving(repository, *options):
         wait_until(lambda: status(folder) == COMPLETED, "the batch has ended", 120)
     found = results(folder)
     assert found == undisturbed

@@ -88,7 +88,7 @@ def test_settings_of_question_answering_are_honoured_or_refused(dialects: ServeP
         assert status == 400 and name in refusal["error"] and words in refusal["error"], refusal
 
 
-def test_a_long_context_is_read_to_its_end_or_refused(dialects: ServeProcess, grpc: Client, repository: Path) -> None:
+def test_a_long_context_is_read_to_its_end_or_refused(dialects: ServeProcess, grpc: Client, many_tasks: Path) -> None:
     def body(context: str) -> Any:
         return {"inputs": {"question": "Where did Anna go?", "context": context}, "parameters": {"top_k": 5}}
 
@@ -116,7 +116,7 @@ def test_a_long_context_is_read_to_its_end_or_refused(dialects: ServeProcess, gr
     with pytest.raises(RequestRefused, match="context"):
         grpc.answer("answers-fp32", "Who?", above)
     with pytest.raises(RequestRefused, match="context"):
-        LocalModel.open(repository, "answers-fp32").infer({"question": "Who?", "context": above})
+        LocalModel.open(many_tasks, "answers-fp32").infer({"question": "Who?", "context": above})
 
 
 def test_feature_extraction_and_similarity_use_the_models_vectors(dialects: ServeProcess, grpc: Client) -> None:

@@ -12,12 +12,12 @@ import socket
 import subprocess
 import urllib.request
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc
 import tritonclient.http as triton_http
 
 from hfx.cli import main
@@ -26,6 +26,7 @@ from hfx.errors import FetchFailed, ServerError
 from hfx.perf.tools.perf_analyzer import fetch
 from hfx.triton import process
 from tests.rigs.clients.certificates import make_certificate
+from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.serve_process import ServeProcess, infer, left_behind, serving
 from tests.rigs.servers.toy_models import write_ticks, write_toy
@@ -40,12 +41,6 @@ JSON_TYPE = {"Content-Type": "application/json"}
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_ticks(write_toy(tmp_path_factory.mktemp("repository")))
-
-
-@pytest.fixture(scope="module")
-def served(repository: Path) -> Iterator[ServeProcess]:
-    with serving(repository) as running:
-        yield running
 
 
 def address(served: ServeProcess) -> str:
@@ -183,6 +178,17 @@ def test_perf_analyzer_works(served: ServeProcess, tmp_path: Path) -> None:
     assert "Throughput" in done.stdout
 
 
+def test_only_this_user_loads_and_unloads(served: ServeProcess) -> None:
+    status, refusal = post(served, b"{}", "/v2/repository/models/toy/unload")
+    assert status == 403, refusal
+    with grpc.InferenceServerClient(served.ready["grpc_url"]) as client:
+        for change in (client.load_model, client.unload_model):
+            with pytest.raises(grpc.InferenceServerException, match="restricted"):
+                change("toy")
+    assert infer(served.http_url, "toy", "four") == "4 characters"
+    assert b"--http-address=unix:" in Path(f"/proc/{served.server}/cmdline").read_bytes()
+
+
 # The process
 
 
@@ -206,7 +212,7 @@ def test_a_killed_front_is_replaced_while_triton_runs_on(repository: Path) -> No
 
 
 @pytest.mark.usefixtures("temporary")
-@pytest.mark.parametrize(("descriptors", "count"), [(256, 400), (1024, 900)])
+@pytest.mark.parametrize(("descriptors", "count"), [(256, 400), full(1024, 900)])
 def test_idle_connections_give_way_when_file_descriptors_run_out(
     repository: Path, temporary: Path, descriptors: int, count: int
 ) -> None:
@@ -298,13 +304,11 @@ def health(served: ServeProcess, seconds: float = 2) -> int:
     return 0
 
 
-@pytest.mark.usefixtures("temporary")
-def test_a_hanging_triton_and_its_recovery_are_reported(repository: Path) -> None:
-    with serving(repository) as served:
-        os.kill(served.server, signal.SIGSTOP)
-        served.wait_for_words("Triton has answered nothing for")
-        wait_until(lambda: health(served, 0.2) == 503)
-        os.kill(served.server, signal.SIGCONT)
-        wait_until(lambda: health(served) == 200, "/health is good as soon as requests are answered", 2)
-        assert post(served, JSON)[0] == 200
-        served.wait_for_words("Triton answers again after")
+def test_a_hanging_triton_and_its_recovery_are_reported(served: ServeProcess) -> None:
+    os.kill(served.server, signal.SIGSTOP)
+    served.wait_for_words("Triton has answered nothing for")
+    wait_until(lambda: health(served, 0.2) == 503)
+    os.kill(served.server, signal.SIGCONT)
+    wait_until(lambda: health(served) == 200, "/health is good as soon as requests are answered", 2)
+    assert post(served, JSON)[0] == 200
+    served.wait_for_words("Triton answers again after")

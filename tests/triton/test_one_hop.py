@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +20,9 @@ from hfx.names import MANIFEST_FILE
 from hfx.native.build import LIBRARY
 from hfx.python_backends.errors import split_prefixes
 from hfx.triton import EmbeddedServer
-from hfx.triton.one_hop import why_not
 from tests import zoo
-from tests.rigs.checkpoints.published import export_checkpoint
+from tests.conftest import publish
+from tests.rigs.checkpoints.published import export_random
 from tests.rigs.checkpoints.sentence_models import (
     Recipe,
     dense,
@@ -41,7 +40,7 @@ from tests.rigs.servers.short_servers import started
 pytestmark = pytest.mark.triton
 
 RANKER, PROMPTED, PROMPTED_RANKER, STATIC = "ranker", "prompted", "prompted-ranker", "static"
-CLASSIFIERS = ("sentiment-fp32", "sentiment-int8-rows", "topics-fp32", "topics-int8")
+CLASSIFIERS = ("sentiment-fp32", "topics-int8")
 NATIVE = (*CLASSIFIERS, "nli-int8", "similar-int8", RANKER, PROMPTED, PROMPTED_RANKER, STATIC)
 WRITTEN = (RANKER, PROMPTED, PROMPTED_RANKER, STATIC)  # here; the others are the repository's
 PROMPTS = {"query": "the dog: ", "passage": "a cat? "}
@@ -165,22 +164,20 @@ REQUESTS = {
 
 
 @pytest.fixture(scope="module")
-def both(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
     """Servers of the same models: as native models, and with Python steps."""
     folder = tmp_path_factory.mktemp("both")
-    export_checkpoint(save(tmp_path_factory.mktemp("checkpoint") / RANKER, cross_encoder()), folder, name=RANKER)
+    export_random(save(tmp_path_factory.mktemp("checkpoint") / RANKER, cross_encoder()), folder, name=RANKER)
     for name, recipe in RECIPES.items():
         write = write_embedder if name == PROMPTED else write_cross_encoder
         written = tmp_path_factory.mktemp(name)
         write(written, recipe)
-        export_checkpoint(written / "model", folder, name=name, dimensions=name == PROMPTED)
+        export_random(written / "model", folder, name=name, dimensions=name == PROMPTED)
     static = tmp_path_factory.mktemp(STATIC)
     static_embedding(static, normalize, prompts=PROMPTS)
-    export_checkpoint(static, folder, name=STATIC, dimensions=True)
+    export_random(static, folder, name=STATIC, dimensions=True)
     for name in set(NATIVE).difference(WRITTEN):
-        for member in repository.glob(f"{name}*"):
-            if member.name in (name, *(f"{name}_{end}" for end in ("tokenize", "net", "postprocess"))):
-                (folder / member.name).symlink_to(member)
+        publish(name, folder)
     with started(folder) as native, started(folder, steps="python") as python:
         yield native, python
 
@@ -231,14 +228,8 @@ def test_native_encoders_run_without_python_processes(both: tuple[EmbeddedServer
     assert len(both[1].stubs()) >= 2 * len(NATIVE)
 
 
-def test_every_encoder_of_the_tests_can_be_a_native_model(repository: Path) -> None:
-    reasons = {name: why_not(repository, name) for name in {*NATIVE, "nli-fp32"}.difference(WRITTEN)}
-    assert not any(reasons.values()), reasons
-
-
-def test_a_server_restarts_after_a_native_model_ends_its_process(repository: Path, tmp_path: Path) -> None:
-    for end in ("", "_tokenize", "_net", "_postprocess"):
-        (tmp_path / f"sentiment-fp32{end}").symlink_to(repository / f"sentiment-fp32{end}")
+def test_a_server_restarts_after_a_native_model_ends_its_process(tmp_path: Path) -> None:
+    publish("sentiment-fp32", tmp_path)
     with started(tmp_path) as server, triton.InferenceServerClient(server.grpc_url) as client:
         expected = outcome(client, "sentiment-fp32", Sent({"text_input": rows("I love it")}))
         os.kill(server.pid, signal.SIGSEGV)
@@ -247,10 +238,9 @@ def test_a_server_restarts_after_a_native_model_ends_its_process(repository: Pat
         assert outcome(client, "sentiment-fp32", Sent({"text_input": rows("I love it")})) == expected
 
 
-def test_a_republished_model_is_served_by_its_own_library(repository: Path, tmp_path: Path) -> None:
+def test_a_republished_model_is_served_by_its_own_library(tmp_path: Path) -> None:
     name = "sentiment-fp32"
-    for end in ("", "_tokenize", "_net", "_postprocess"):
-        shutil.copytree(repository / f"{name}{end}", tmp_path / f"{name}{end}")
+    publish(name, tmp_path)
     asked = Sent({"text_input": rows("I love it")})
     with started(tmp_path, private=True) as server, triton.InferenceServerClient(server.grpc_url) as client:
         expected, before = outcome(client, name, asked), libraries(server)
