@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,22 @@ from hfx.exporter.adapters.export import export_set, read_set
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
-from hfx.manifest import Manifest, hash_folder, read_manifest, verify_files, write_manifest
+from hfx.manifest import Manifest, hash_file, read_manifest, verify_files
 from hfx.names import MANIFEST_FILE
 from hfx.triton.models import check_published, damaged_models, read_settled
 from tests import zoo
+from tests.rigs.checkpoints import adapters
 from tests.rigs.checkpoints.adapters import write_adapter, write_head
+from tests.rigs.checkpoints.published import cached
 from tests.rigs.clients.repeated_calls import calling
 from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.renamed import copy_renamed, seal
 from tests.rigs.servers.serve_process import ServeProcess, post, serving
-from tests.rigs.servers.short_servers import started
+from tests.rigs.servers.short_servers import shared_nets, started
 
 pytestmark = pytest.mark.triton
 
+BASE = "sentiment-distilbert"
 LABELS = ["joy", "anger", "fear", "love", "surprise"]
 ALL_LINEARS = ["q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2"]
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -53,29 +57,29 @@ Answers = list[list[tuple[str, float]]]
 
 def publish(folders: Mapping[str, Path], repository: Path, force: bool = False) -> None:
     options = ExportOptions(precision="int8", repository=repository, force=force)
-    adapters = read_set(open_checkpoint(str(zoo.checkpoint("sentiment-distilbert"))), folders, options)
-    outcomes = [outcome for _, outcome in export_set(adapters, lambda title: nullcontext())]
+    to_export = read_set(open_checkpoint(str(zoo.checkpoint(BASE))), folders, options)
+    outcomes = [outcome for _, outcome in export_set(to_export, lambda title: nullcontext())]
     assert all(isinstance(each, Manifest) for each in outcomes), outcomes
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, origin = tmp_path_factory.mktemp("adapters"), zoo.checkpoint("sentiment-distilbert")
-    folders = {name: write_adapter(folder / name, origin, seed, **ADAPTERS[name]) for seed, name in enumerate(ADAPTERS)}
-    folders["head"] = write_head(folder / "head", origin, len(folders), labels=3)
-    publish(folders, target := tmp_path_factory.mktemp("repository"))
+    def write(repository: Path) -> None:
+        folder, origin = tmp_path_factory.mktemp("adapters"), zoo.checkpoint(BASE)
+        folders = {name: write_adapter(folder / name, origin, at, **ADAPTERS[name]) for at, name in enumerate(ADAPTERS)}
+        folders["head"] = write_head(folder / "head", origin, len(folders), labels=3)
+        publish(folders, repository)
+
+    source = [zoo.key(zoo.recipes.BY_NAME[BASE]), ADAPTERS, hash_file(Path(adapters.__file__)).sha256]
+    published = cached("adapters", source, write)
+    target = tmp_path_factory.mktemp("adapters") / "repository"
+    subprocess.run(["cp", "-a", published, target], check=True)  # which keeps the hard links of shared files
     return target
 
 
 @pytest.fixture(scope="module")
-def running(repository: Path) -> Iterator[ServeProcess]:
-    with serving(repository) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def client(running: ServeProcess) -> Iterator[Client]:
-    with Client(running.ready["grpc_url"]) as opened:
+def client(served: ServeProcess) -> Iterator[Client]:
+    with Client(served.ready["grpc_url"]) as opened:
         yield opened
 
 
@@ -111,48 +115,42 @@ def as_hugging_face(server: ServeProcess, name: str) -> Answers:
     return [[(each["label"], each["score"]) for each in answer] for answer in answers]
 
 
-def shared_nets(pid: int) -> int:
-    """Return the number of shared nets of a server, each of which has a thread."""
-    names = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm"))
-    return sum(name.strip() == "hfx-shared-net" for name in names)
-
-
 def test_each_name_answers_like_the_adapter_by_itself(
-    repository: Path, running: ServeProcess, client: Client, capsys: pytest.CaptureFixture[str]
+    repository: Path, served: ServeProcess, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = {name: alone(repository, name) for name in NAMES}
     for name in NAMES:
         assert over_grpc(client, name) == expected[name]
-        assert over_http(running, name) == expected[name]
-        assert as_hugging_face(running, name) == expected[name]
-        assert main(["infer", name, TEXTS[0], "--top-k", "5", "--url", running.http_url, "--json"]) == 0
+        assert over_http(served, name) == expected[name]
+        assert as_hugging_face(served, name) == expected[name]
+        assert main(["infer", name, TEXTS[0], "--top-k", "5", "--url", served.http_url, "--json"]) == 0
         [answer] = json.loads(capsys.readouterr().out)["results"]
         assert list(zip(answer["label"], answer["score"], strict=True)) == expected[name][0]
     assert {len(expected[name][0]) for name in NAMES} == {1, 2, 3, 5}
     assert {label for label, _ in expected["five"][0]} == set(LABELS)
 
 
-def test_all_names_are_listed_and_others_are_not_found(running: ServeProcess) -> None:
-    with urllib.request.urlopen(f"{running.http_url}/v1/models") as listed:
-        assert [each["id"] for each in json.load(listed)["data"]] == running.ready["models"] == sorted(NAMES)
-    status, answer = post(f"{running.http_url}/models/none", {"inputs": "x"})
+def test_all_names_are_listed_and_others_are_not_found(served: ServeProcess) -> None:
+    with urllib.request.urlopen(f"{served.http_url}/v1/models") as listed:
+        assert [each["id"] for each in json.load(listed)["data"]] == served.ready["models"] == sorted(NAMES)
+    status, answer = post(f"{served.http_url}/models/none", {"inputs": "x"})
     assert status == 404 and ", ".join(sorted(NAMES)) in answer["error"]
 
 
 def test_mixed_requests_share_one_net_and_have_the_answers_of_each_adapter_by_itself(
-    repository: Path, running: ServeProcess, client: Client
+    repository: Path, served: ServeProcess, client: Client
 ) -> None:
     requests = [(name, texts) for texts in [*([text] for text in TEXTS), TEXTS[:7]] for name in NAMES]
     expected = [alone(repository, *request) for request in requests]
     with ThreadPoolExecutor(THREADS) as pool:
         assert list(pool.map(lambda request: over_grpc(client, *request), requests * 4)) == expected * 4
-    assert shared_nets(running.server) == 1
+    assert shared_nets(served.server) == 1
 
 
 def test_adapters_are_added_replaced_and_removed_while_others_answer(
-    repository: Path, running: ServeProcess, client: Client, tmp_path: Path
+    repository: Path, served: ServeProcess, client: Client, tmp_path: Path
 ) -> None:
-    origin, texts = zoo.checkpoint("sentiment-distilbert"), TEXTS[:1]  # one request for each call
+    origin, texts = zoo.checkpoint(BASE), TEXTS[:1]  # one request for each call
     former = {name: repr(over_grpc(client, name, texts)) for name in NAMES}
     publish({"late": write_adapter(tmp_path / "late", origin, 50, labels=4)}, repository)
     publish({"two": write_adapter(tmp_path / "two", origin, 51)}, repository, force=True)
@@ -164,7 +162,7 @@ def test_adapters_are_added_replaced_and_removed_while_others_answer(
         assert main([*words, "--repository", str(repository)]) == 0
         seconds[" ".join(words)] = round(time.monotonic() - began, 2)
 
-    with calling(running.ready["grpc_url"], calls) as outcomes:
+    with calling(served.ready["grpc_url"], calls) as outcomes:
         wait_until(lambda: len(outcomes) == len(NAMES))
         run("reload", "late")
         assert over_grpc(client, "late") == alone(repository, "late")
@@ -172,22 +170,22 @@ def test_adapters_are_added_replaced_and_removed_while_others_answer(
         run("reload", "two")
         assert over_grpc(client, "two") == alone(repository, "two")
         run("remove", "late", "--force")
-        assert post(f"{running.http_url}/models/late", {"inputs": "x"})[0] == 404
+        assert post(f"{served.http_url}/models/late", {"inputs": "x"})[0] == 404
         answered = sum(outcomes.values())
         wait_until(lambda: sum(outcomes.values()) > answered + 20)
     two = repr(over_grpc(client, "two", texts))
     assert two != former["two"] and set(outcomes) == {*former.values(), two}
-    assert shared_nets(running.server) == 1 and running.words.count("served as it is published now") == 2
+    assert shared_nets(served.server) == 1 and served.words.count("served as it is published now") == 2
     print(seconds)
     assert max(seconds.values()) < RELOAD_SECONDS
 
 
 def test_commands_take_adapters_as_other_models(
-    repository: Path, running: ServeProcess, capsys: pytest.CaptureFixture[str]
+    repository: Path, served: ServeProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (
         ["verify", "two"],
-        ["verify", "five", "--url", running.http_url],
+        ["verify", "five", "--url", served.http_url],
         ["lint"],
         ["list"],
     ):
@@ -199,21 +197,14 @@ def test_commands_take_adapters_as_other_models(
 
 def forge(repository: Path, origin: str, name: str) -> None:
     """Publish a copy of `origin` as `name`: with weights of another backbone, the same `shared_net`, and all hashes."""
-    path = repository / origin / MANIFEST_FILE
-    manifest = read_manifest(path)
-    folders = tuple(name + folder.removeprefix(origin) for folder in manifest.folders)
-    for source, target in zip(manifest.folders, folders, strict=True):
-        shutil.copytree(repository / source, repository / target, ignore=shutil.ignore_patterns(MANIFEST_FILE))
-        for config in (repository / target).rglob("*.pbtxt"):
-            config.write_text(config.read_text().replace(f'"{origin}', f'"{name}'))
+    manifest = copy_renamed(repository, origin, repository, name)
     weights = repository / f"{name}_net/1/model.int8.onnx.data"
     weights.write_bytes(bytes(255 - byte for byte in weights.read_bytes()))
-    files = {file: entry for each in folders for file, entry in hash_folder(repository / each, repository).items()}
-    write_manifest(replace(manifest, name=name, folders=folders, files=files), repository / name / MANIFEST_FILE)
+    seal(repository, manifest)
 
 
 def test_a_model_that_names_the_net_of_others_but_has_another_is_refused(
-    repository: Path, running: ServeProcess, client: Client
+    repository: Path, served: ServeProcess, client: Client
 ) -> None:
     forge(repository, "five", "a-forged")  # the first by name opens the net
     try:
@@ -224,7 +215,7 @@ def test_a_model_that_names_the_net_of_others_but_has_another_is_refused(
         with pytest.raises(ModelCorrupt, match="a-forged"):
             open_deployment(repository, ["a-forged"])
         assert main(["reload", "a-forged", "--repository", str(repository)]) == ServerError("").exit_code
-        assert post(f"{running.http_url}/models/a-forged", {"inputs": "x"})[0] == 404
+        assert post(f"{served.http_url}/models/a-forged", {"inputs": "x"})[0] == 404
         assert over_grpc(client, "five") == alone(repository, "five")
     finally:
         for folder in repository.glob("a-forged*"):

@@ -14,7 +14,7 @@ import pytest
 from hfx.triton.liveness.__main__ import main
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.serve_process import ServeProcess, infer, serving
-from tests.rigs.servers.toy_models import PYTHON, loading, write_model, write_toy
+from tests.rigs.servers.toy_models import write_flaky, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
@@ -33,9 +33,8 @@ def checked(served: ServeProcess, capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 
 def test_a_dead_model_is_unhealthy_until_it_is_served_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flag, repository = tmp_path / "flag", write_toy(tmp_path / "repository")
-    model = loading("import os", f"if os.path.exists({str(flag)!r}):", "    raise ValueError('the flag is set')")
-    write_model(repository, "flaky", PYTHON, model)
+    flag = tmp_path / "flag"
+    repository = write_flaky(write_toy(tmp_path / "repository"), flag)
     with serving(repository) as served:
         assert health(served) == (200, "")
         assert checked(served, capsys) == (0, "healthy: by hfx serve\n")

@@ -25,7 +25,7 @@ from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.generation_server import RUNTIMES, SLOTS, WRITERS
 from tests.rigs.servers.serve_process import ServeProcess, infer, post, serving
 from tests.rigs.servers.short_servers import started
-from tests.rigs.servers.toy_models import PYTHON, ensemble, loading, write_model, write_ticks, write_toy
+from tests.rigs.servers.toy_models import PYTHON, ensemble, loading, write_flaky, write_model, write_ticks, write_toy
 from tests.triton.test_reload import write_echo
 
 pytestmark = pytest.mark.triton
@@ -45,9 +45,7 @@ def repository(flags: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_ticks(write_toy(tmp_path_factory.mktemp("repository")))
     write_echo(folder, "old")
     write_model(folder, "slow", PYTHON, loading("time.sleep(1)"))
-    statements = (f"if os.path.exists({str(flags / 'flaky')!r}):", "    raise ValueError('the weights are torn')")
-    write_model(folder, "flaky", PYTHON, loading("import os", *statements))
-    return folder
+    return write_flaky(folder, flags / "flaky")
 
 
 @contextmanager
@@ -274,7 +272,7 @@ def test_a_load_that_fails_is_a_503_with_its_reason_until_the_files_are_repaired
     (flags / "flaky").touch()
     for _ in range(2):
         reason, retry_after = refused(idle, "flaky")
-        assert "Triton did not load flaky" in reason and "the weights are torn" in reason
+        assert "Triton did not load flaky" in reason and "the flag is set" in reason
         assert reason.count("Try again later.") == 1
         assert retry_after == "1"
     assert idle.words.count("Triton did not load flaky") == 1

@@ -31,7 +31,7 @@ from tests.rigs.checkpoints.sentence_models import (
 )
 from tests.rigs.clients.dialect_calls import call
 from tests.rigs.files.batch_jobs import Opened, output_rows, table
-from tests.rigs.servers.serve_process import ServeProcess, serving
+from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:A text is longer")]
 
@@ -68,22 +68,16 @@ def repository(references: dict[str, Any], tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path) -> Iterator[ServeProcess]:
-    with serving(repository) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: ServeProcess) -> Iterator[Client]:
-    with Client(server.ready["grpc_url"]) as opened:
+def client(served: ServeProcess) -> Iterator[Client]:
+    with Client(served.ready["grpc_url"]) as opened:
         yield opened
 
 
-def test_every_model_has_a_compiled_tokenizer_and_is_one_native_model(repository: Path, server: ServeProcess) -> None:
+def test_every_model_has_a_compiled_tokenizer_and_is_one_native_model(repository: Path, served: ServeProcess) -> None:
     files = {name: repository / name / "hfx.json" for name in (*RECIPES, *RANKERS)}
     made = {name: json.loads(file.read_text())["choices"]["tokenizer"] for name, file in files.items()}
     assert all(each["compiled"] for each in made.values()), made
-    assert not {f"{name}_net" for name in files} & set(server.ready["models"])
+    assert not {f"{name}_net" for name in files} & set(served.ready["models"])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +91,7 @@ def test_every_interface_gives_the_vectors_of_encode(
     name: str,
     options: dict[str, str],
     client: Client,
-    server: ServeProcess,
+    served: ServeProcess,
     references: dict[str, Any],
     repository: Path,
     tmp_path: Path,
@@ -108,26 +102,15 @@ def test_every_interface_gives_the_vectors_of_encode(
     assert furthest(vectors, expected) <= 1e-5
 
     async def ask() -> Any:
-        async with AsyncClient(server.ready["grpc_url"]) as opened:
+        async with AsyncClient(served.ready["grpc_url"]) as opened:
             return await opened.embed(name, TEXTS, **options)  # type: ignore[arg-type]
 
     assert np.array_equal(asyncio.run(ask()), vectors)
     assert all(np.array_equal(client.embed(name, text, **options), v) for text, v in zip(TEXTS, vectors, strict=True))  # type: ignore[arg-type]
-    body = {"model": name, "input": SHORT, **options}
-    status, _, answer = call(server, "/v1/embeddings", body)
-    assert status == 200 and np.array_equal(np.float32([row["embedding"] for row in answer["data"]]), vectors[:5])
-    _, _, answer = call(server, f"/models/{name}", {"inputs": SHORT, "parameters": options})
-    assert np.array_equal(np.float32(answer), vectors[:5])
-    if "prompt" not in options:
-        _, _, answer = call(server, f"/models/{name}/embed", {"inputs": SHORT, "normalize": False, **options})
-        assert np.array_equal(np.float32(answer), vectors[:5])
+    check_dialects_and_infer(name, options, vectors[:5], served, repository, capsys)
     parameters = {"text_input": SHORT[0], "parameters": options}
-    _, _, answer = call(server, f"/v2/models/{name}/generate", parameters)
+    _, _, answer = call(served, f"/v2/models/{name}/generate", parameters)
     assert np.array_equal(np.float32(answer["embedding"]), vectors[0])
-    typed = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", value)]
-    assert main(["--json", "infer", name, *SHORT[2:], *typed, "--local", "--repository", str(repository)]) == 0
-    printed = json.loads(capsys.readouterr().out)["results"]
-    assert np.array_equal(np.float32([each["embedding"] for each in printed]), vectors[2:5])
     source = table(tmp_path / "a.jsonl", [{"text": text} for text in SHORT])
     with open_model(name, Repository(repository, threads=1)) as model:
         chosen = {key: [value] for key, value in options.items()}
@@ -136,48 +119,56 @@ def test_every_interface_gives_the_vectors_of_encode(
     assert np.array_equal(np.float32([row["embedding"] for row in rows]), vectors[:5])
 
 
-@pytest.mark.parametrize("count", [1, 7, 23, 24])
-def test_every_interface_gives_the_shortened_vectors_of_encode(
-    count: int,
-    client: Client,
-    server: ServeProcess,
-    references: dict[str, Any],
+def check_dialects_and_infer(
+    name: str,
+    options: dict[str, Any],
+    vectors: Any,
+    served: ServeProcess,
     repository: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = {"prompt_name": "query"}
-    expected = np.stack(
-        [
-            references[PROMPTED][0].encode([text], truncate_dim=count, normalize_embeddings=True, **options)[0]
-            for text in SHORT
-        ]
-    )
-    vectors = client.embed(PROMPTED, SHORT, prompt_name="query", dimensions=count)
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    alone = [client.embed(PROMPTED, text, prompt_name="query", dimensions=count) for text in SHORT]
-    assert np.array_equal(alone, vectors)
-    body = {**options, "dimensions": count}
-    _, _, answer = call(server, "/v1/embeddings", {"model": PROMPTED, "input": SHORT, **body})
-    assert np.array_equal(np.float32([row["embedding"] for row in answer["data"]]), vectors)
-    _, _, answer = call(server, f"/models/{PROMPTED}", {"inputs": SHORT, "parameters": body})
+    """Check that the dialects of embedders and `hfx infer` give `vectors` for the texts SHORT."""
+    status, _, answer = call(served, "/v1/embeddings", {"model": name, "input": SHORT, **options})
+    assert status == 200 and np.array_equal(np.float32([row["embedding"] for row in answer["data"]]), vectors)
+    _, _, answer = call(served, f"/models/{name}", {"inputs": SHORT, "parameters": options})
     assert np.array_equal(np.float32(answer), vectors)
-    _, _, answer = call(server, f"/models/{PROMPTED}/embed", {"inputs": SHORT, "normalize": False, **body})
-    assert np.array_equal(np.float32(answer), vectors)
-    typed = ["--prompt-name", "query", "--dimensions", str(count), "--local", "--repository", str(repository)]
-    assert main(["--json", "infer", PROMPTED, *SHORT[2:], *typed]) == 0
+    if "prompt" not in options:
+        _, _, answer = call(served, f"/models/{name}/embed", {"inputs": SHORT, "normalize": False, **options})
+        assert np.array_equal(np.float32(answer), vectors)
+    typed = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    assert main(["--json", "infer", name, *SHORT[2:], *typed, "--local", "--repository", str(repository)]) == 0
     printed = json.loads(capsys.readouterr().out)["results"]
     assert np.array_equal(np.float32([each["embedding"] for each in printed]), vectors[2:])
 
 
-def test_more_dimensions_than_the_vectors_have_are_refused(client: Client, server: ServeProcess) -> None:
+@pytest.mark.parametrize("count", [1, 7, 23, 24])
+def test_every_interface_gives_the_shortened_vectors_of_encode(
+    count: int,
+    client: Client,
+    served: ServeProcess,
+    references: dict[str, Any],
+    repository: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    encode, shortened = references[PROMPTED][0].encode, {"truncate_dim": count, "normalize_embeddings": True}
+    expected = np.stack([encode([text], prompt_name="query", **shortened)[0] for text in SHORT])
+    vectors = client.embed(PROMPTED, SHORT, prompt_name="query", dimensions=count)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    alone = [client.embed(PROMPTED, text, prompt_name="query", dimensions=count) for text in SHORT]
+    assert np.array_equal(alone, vectors)
+    options = {"prompt_name": "query", "dimensions": count}
+    check_dialects_and_infer(PROMPTED, options, vectors, served, repository, capsys)
+
+
+def test_more_dimensions_than_the_vectors_have_are_refused(client: Client, served: ServeProcess) -> None:
     with pytest.raises(RequestRefused, match="dimensions is 25"):
         client.embed(PROMPTED, "a", dimensions=25)
     with pytest.raises(UsageError, match="has no input dimensions"):
         client.embed(PLAIN, "a", dimensions=7)
     for name, count, status in [(PROMPTED, 25, 400), (PROMPTED, 0, 400), (PLAIN, 7, 400), (PLAIN, 24, 200)]:
-        answered, _, answer = call(server, "/v1/embeddings", {"model": name, "input": "a", "dimensions": count})
+        answered, _, answer = call(served, "/v1/embeddings", {"model": name, "input": "a", "dimensions": count})
         assert answered == status and (status == 200 or "dimensions" in answer["error"]["message"])
-    assert call(server, f"/models/{PROMPTED}/embed", {"inputs": "a", "dimensions": 25})[0] == 422
+    assert call(served, f"/models/{PROMPTED}/embed", {"inputs": "a", "dimensions": 25})[0] == 422
 
 
 def test_rows_of_one_request_have_prompts_of_their_own(client: Client, references: dict[str, Any]) -> None:
@@ -204,7 +195,7 @@ def test_every_interface_gives_the_scores_of_predict(
     name: str,
     options: dict[str, str],
     client: Client,
-    server: ServeProcess,
+    served: ServeProcess,
     references: dict[str, Any],
     repository: Path,
     tmp_path: Path,
@@ -215,7 +206,7 @@ def test_every_interface_gives_the_scores_of_predict(
     assert [each.score for each in sorted(ranks, key=lambda each: each.index)] == pytest.approx(expected, abs=1e-5)
     few = client.rank(name, SHORT[0], SHORT, **options)  # type: ignore[arg-type]
     body = {"inputs": {"query": SHORT[0], "texts": SHORT}, "parameters": options}
-    _, _, answer = call(server, f"/models/{name}", body)
+    _, _, answer = call(served, f"/models/{name}", body)
     assert [(row["index"], row["score"]) for row in answer] == [(each.index, each.score) for each in few]
     scores = [each.score for each in sorted(few, key=lambda each: each.index)]
     typed = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", value)]
@@ -237,19 +228,19 @@ def test_every_interface_gives_the_scores_of_predict(
     ],
 )
 def test_recorded_requests_have_the_same_answers_in_every_dialect(
-    name: str, dialect: Dialect, server: ServeProcess, repository: Path
+    name: str, dialect: Dialect, served: ServeProcess, repository: Path
 ) -> None:
     published = open_published(repository, name)
     requests, expected = published.recorded.requests[:24], published.recorded.answers[:24]
     assert len({json.dumps(list(request)) for request in requests}) > 1
-    with Client(server.http_url, timeout=30) as http:
+    with Client(served.http_url, timeout=30) as http:
         answers = dialect_infer(http, dialect, published)(requests)
     output = "embedding" if name == PROMPTED else "score"
     for one, other in zip(answers, expected, strict=True):
         assert one[output] == pytest.approx(other[output], abs=1e-5)
 
 
-def test_an_unknown_prompt_name_is_refused_with_the_known_ones(client: Client, server: ServeProcess) -> None:
+def test_an_unknown_prompt_name_is_refused_with_the_known_ones(client: Client, served: ServeProcess) -> None:
     names = "'query', 'document', 'passage'"
     with pytest.raises(RequestRefused, match=f"prompt_name is 'x'; the model's prompts are {names}"):
         client.embed(PROMPTED, "a", prompt_name="x")
@@ -263,16 +254,16 @@ def test_an_unknown_prompt_name_is_refused_with_the_known_ones(client: Client, s
         ("/v1/embeddings", {"model": PROMPTED, "input": "a"}, 400),
     ]:
         place = path if "v1" in path else f"/models/{PROMPTED}{path}"
-        answered, _, answer = call(server, place, {**body, "prompt_name": "x"})
+        answered, _, answer = call(served, place, {**body, "prompt_name": "x"})
         assert answered == status and names in json.dumps(answer)
-    answered, _, answer = call(server, f"/models/{PLAIN}/embed", {"inputs": "a", "prompt_name": "x"})
+    answered, _, answer = call(served, f"/models/{PLAIN}/embed", {"inputs": "a", "prompt_name": "x"})
     assert answered == 422 and "the model has no prompts" in answer["error"]
 
 
-def test_tokenize_and_usage_include_the_prompt(server: ServeProcess, references: dict[str, Any]) -> None:
+def test_tokenize_and_usage_include_the_prompt(served: ServeProcess, references: dict[str, Any]) -> None:
     reference = references[PROMPTED][0]
     read = reference.tokenizer(PROMPTS["query"] + "a film")["input_ids"]
     body = {"model": PROMPTED, "input": "a film", "prompt_name": "query"}
-    assert call(server, "/v1/embeddings", body)[2]["usage"]["prompt_tokens"] == len(read)
-    _, _, [tokens] = call(server, f"/models/{PROMPTED}/tokenize", {"inputs": "a film", "prompt_name": "query"})
+    assert call(served, "/v1/embeddings", body)[2]["usage"]["prompt_tokens"] == len(read)
+    _, _, [tokens] = call(served, f"/models/{PROMPTED}/tokenize", {"inputs": "a film", "prompt_name": "query"})
     assert [token["id"] for token in tokens] == read

@@ -25,7 +25,7 @@ from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.serve_process import ServeProcess, infer, left_behind, post, running_in, serving
 from tests.rigs.servers.short_servers import started
-from tests.rigs.servers.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
+from tests.rigs.servers.toy_models import PYTHON, loading, write_flaky, write_model, write_ticks, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
@@ -51,9 +51,7 @@ def served(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def flaky(tmp_path: Path) -> tuple[Path, Path]:
     """A repository whose model does not load while a file exists, and that file."""
     flag = tmp_path / "flag"
-    model = loading("import os", f"if os.path.exists({str(flag)!r}):", "    raise ValueError('the flag is set')")
-    write_model(tmp_path / "repository", "flaky", PYTHON, model)
-    return tmp_path / "repository", flag
+    return write_flaky(tmp_path / "repository", flag), flag
 
 
 def answers(http_url: str) -> bool:

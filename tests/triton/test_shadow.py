@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hfx.manifest import hash_folder, read_manifest, write_manifest
+from hfx.manifest import read_manifest
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.clients.dialect_calls import call
 from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.renamed import seal
 from tests.rigs.servers.serve_process import SECONDS, ServeProcess, serving
 
 pytestmark = pytest.mark.triton
@@ -54,9 +54,7 @@ def test_a_model_with_swapped_labels_is_found(sound: Path, tmp_path: Path) -> No
     settings = tmp_path / "sentiment_postprocess/1/settings.json"
     values = json.loads(settings.read_text())
     settings.write_text(json.dumps({**values, "labels": values["labels"][::-1]}))
-    manifest = read_manifest(tmp_path / "sentiment/hfx.json")
-    files = {path: entry for name in manifest.folders for path, entry in hash_folder(tmp_path / name, tmp_path).items()}
-    write_manifest(replace(manifest, files=files), tmp_path / "sentiment/hfx.json")
+    seal(tmp_path, read_manifest(tmp_path / "sentiment/hfx.json"))
     with serving(tmp_path, "--steps", "python", "--shadow", "1", "--shadow-repository", str(sound)) as server:
         ask(server)
         wait_until(lambda: sum(parity(server).get(each, 0) for each in ("same", "tie", "differs")) == 2 * len(TEXTS))

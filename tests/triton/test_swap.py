@@ -11,14 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import tritonclient.grpc as grpc
 
 from hfx.client import Client
 from hfx.errors import HfxError, ServerError
 from hfx.triton import EmbeddedServer, process, recovery, supervisor
 from tests.rigs.machine.waiting import wait_until
-from tests.rigs.servers.serve_process import infer, left_behind, post, serving
-from tests.rigs.servers.toy_models import PYTHON, loading, write_model, write_ticks, write_toy
+from tests.rigs.servers.serve_process import left_behind
+from tests.rigs.servers.toy_models import write_flaky, write_ticks, write_toy
 
 pytestmark = [pytest.mark.triton, pytest.mark.usefixtures("temporary")]
 
@@ -177,8 +176,7 @@ def test_a_model_that_does_not_load_again_is_tried_while_the_others_serve(
 ) -> None:
     monkeypatch.setattr(recovery, "MAX_RESTARTS", 1)
     flag = tmp_path / "flag"
-    model = loading("import os", f"if os.path.exists({str(flag)!r}):", "    raise ValueError('the flag is set')")
-    write_model(repository, "flaky", PYTHON, model)
+    write_flaky(repository, flag)
     with supervised(repository) as served:
         others = Callers(served.server, "other")
         flag.touch()
@@ -193,21 +191,6 @@ def test_a_model_that_does_not_load_again_is_tried_while_the_others_serve(
         others.end()
         assert others.failures == []
         assert served.server.pid == served.pid
-
-
-def test_only_this_user_loads_and_unloads(repository: Path) -> None:
-    with serving(repository) as served:
-        status, refusal = post(f"{served.http_url}/v2/repository/models/toy/unload", {})
-        assert status == 403, refusal
-        with grpc.InferenceServerClient(served.ready["grpc_url"]) as client:
-            for change in (client.load_model, client.unload_model):
-                with pytest.raises(grpc.InferenceServerException, match="restricted"):
-                    change("toy")
-        assert infer(served.http_url, "toy", "four") == "4 characters"
-        [arguments] = [path.read_bytes() for path in Path("/proc").glob(f"{served.server}/cmdline")]
-        assert b"--http-address=unix:" in arguments
-        served.running.terminate()
-        assert served.end() == 0, served.words
 
 
 def test_a_death_under_open_streams_is_no_swap(repository: Path) -> None:

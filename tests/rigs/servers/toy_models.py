@@ -65,6 +65,13 @@ def loading(*statements: str) -> str:
     return MODEL.replace("    def execute", f"    def initialize(self, args):\n{body}\n    def execute", 1)
 
 
+def write_flaky(repository: Path, flag: Path) -> Path:
+    """Write the model `flaky`, which does not load while the file `flag` exists."""
+    statements = (f"if os.path.exists({str(flag)!r}):", "    raise ValueError('the flag is set')")
+    write_model(repository, "flaky", PYTHON, loading("import os", *statements))
+    return repository
+
+
 def ensemble(member: str) -> str:
     """Return the configuration of an ensemble with the single step `member`."""
     inputs = "".join(f' input_map {{ key: "{name}" value: "{name}" }}' for name in ("text_input", "top_k"))
