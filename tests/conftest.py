@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from hfx.client import Client
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.rigs.checkpoints.published import VNNI, export_zoo
@@ -52,13 +51,12 @@ GROUPS = {
     "dialects": "front",
     "many_tasks": "front",
     "server": "server of encoders",
-    "client": "server of encoders",
-    "perf_server": "server of encoders",
+    "perf_server": "measured server",
 }
 SHARED = re.compile(rf"\b({'|'.join(GROUPS)}): ")
 # They are parameters of tests and fixtures; and those of them that a file has itself.
 PARAMETERS = re.compile(r"^(?:def test_|@pytest\.fixture.*\ndef )\w+\(([^)]*)", re.MULTILINE)
-OWN = re.compile(r"^def (server|client)\(", re.MULTILINE)
+OWN = re.compile(r"^def (server)\(", re.MULTILINE)
 TRAINED = {"batch_repository"}  # fixtures of tests/unit that train and export
 
 installed_triton.use()
@@ -160,13 +158,6 @@ def server(repository: Path) -> Iterator[EmbeddedServer]:
     """A real Triton that serves `repository`."""
     with EmbeddedServer(repository) as running:
         yield running
-
-
-@pytest.fixture
-def client(server: EmbeddedServer) -> Iterator[Client]:
-    """A client of `server`."""
-    with Client(server.grpc_url) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="session")

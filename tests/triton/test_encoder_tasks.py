@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,12 @@ SCORE_TOLERANCE = 1e-4  # float32 sums in another order
 LABELS = ["travel", "food", "music"]
 SENTIMENT = [name for name, (checkpoint, _, _) in PUBLISHED.items() if checkpoint.startswith("sentiment-")]
 Pipe = Callable[..., Any]
+
+
+@pytest.fixture
+def client(server: EmbeddedServer) -> Iterator[Client]:
+    with Client(server.grpc_url) as opened:
+        yield opened
 
 
 def agreement_floor(repository: Path, name: str) -> float:
