@@ -47,7 +47,7 @@ WITH_SERVER = ("tests/triton/", "tests/attacks/test_hostile_requests.py")
 # worker; a file that uses fixtures of several groups is in the first of them.
 GROUPS = {
     "writing_server": "server of generators",
-    "writers": "generators",
+    "writers": "server of generators",
     "dialects": "front",
     "many_tasks": "front",
     "server": "server of encoders",

@@ -12,7 +12,7 @@ import pytest
 
 from hfx.triton import EmbeddedServer
 from tests.rigs.clients.client_servers import Script, grpc_server
-from tests.rigs.files.batch_jobs import CommandLine, output_rows, table, texts
+from tests.rigs.files.batch_jobs import CommandLine, table, texts
 from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.short_servers import started
@@ -50,26 +50,7 @@ def test_a_job_on_a_server_writes_the_bytes_of_a_local_job(
         assert found == expected
 
 
-@pytest.mark.parametrize(("name", "words"), [("nli-int8", ("--labels", "sports,food")), ("answers-int8", ())])
-def test_encoders_refuse_rows_with_the_same_words_locally_and_on_a_server(
-    name: str,
-    words: tuple[str, ...],
-    repository: Path,
-    server: EmbeddedServer,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    batch = CommandLine(repository, capsys)
-    rows = [{"text": text, "q": "Who?"} for text in ("Ada came.", "", "a" * 200_000, "\0", "Ben left.")]
-    source = table(tmp_path / "a.jsonl", rows)
-    columns = ("--column", "text") if words else ("--column", "question=q", "--column", "context=text")
-    here, served = tmp_path / "here", tmp_path / "served"
-    batch.done(*batch.new(name, here, source, *columns, *words))
-    batch.done(*batch.new(name, served, source, *columns, *words, "--url", server.grpc_url))
-    errors = [[row["error"] for row in output_rows(folder / "predictions.csv")] for folder in (here, served)]
-    assert errors[0] == errors[1] and any(errors[0])
-
-
+@pytest.mark.full
 def test_a_server_that_is_killed_during_a_job_loses_no_row(batch: CommandLine, writers: Path, tmp_path: Path) -> None:
     source = texts(tmp_path / "a.csv", 20)
     settings = ("--max-tokens", "24", "--min-tokens", "24", "--sample", "--seed", "3")

@@ -1,4 +1,4 @@
-"""`hfx infer` on encoders behind a real Triton: JSON lines of every task have the answers of --local."""
+"""`hfx infer` and batch jobs on encoders behind a real Triton: every task has the answers of --local."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from hfx.cli import main
 from hfx.cli.serve import example
 from hfx.triton import EmbeddedServer
+from tests.rigs.files.batch_jobs import CommandLine, output_rows, table
 
 pytestmark = pytest.mark.triton
 
@@ -87,3 +88,23 @@ def test_a_text_above_the_limit_is_refused_alone(
     first, refused, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert "label" in first and "label" in last
     assert refused["error"]["type"] in ("RequestRefused", "UsageError")
+
+
+@pytest.mark.parametrize(("name", "words"), [("nli-int8", ("--labels", "sports,food")), ("answers-int8", ())])
+def test_jobs_refuse_rows_with_the_same_words_locally_and_on_a_server(
+    name: str,
+    words: tuple[str, ...],
+    repository: Path,
+    server: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    batch = CommandLine(repository, capsys)
+    rows = [{"text": text, "q": "Who?"} for text in ("Ada came.", "", "a" * 200_000, "\0", "Ben left.")]
+    source = table(tmp_path / "a.jsonl", rows)
+    columns = ("--column", "text") if words else ("--column", "question=q", "--column", "context=text")
+    here, served = tmp_path / "here", tmp_path / "served"
+    batch.done(*batch.new(name, here, source, *columns, *words))
+    batch.done(*batch.new(name, served, source, *columns, *words, "--url", server.grpc_url))
+    errors = [[row["error"] for row in output_rows(folder / "predictions.csv")] for folder in (here, served)]
+    assert errors[0] == errors[1] and any(errors[0])

@@ -48,7 +48,7 @@ def test_a_stop_answers_running_and_queued_requests_and_refuses_new_ones(
     with serving(repository) as served, grpc.InferenceServerClient(served.ready["grpc_url"]) as idle:
         group = served.server
         idle.start_stream(lambda result, error: None)  # without requests it delays nothing
-        asked = ask(threads, served, [f"sleep 1.{index}" for index in range(4)])
+        asked = ask(threads, served, [f"sleep 0.{index}" for index in range(6, 10)])
         served.running.terminate()
         assert "up to 30 s" in served.wait_for_words("Stopping")
         with pytest.raises((OSError, AssertionError)):

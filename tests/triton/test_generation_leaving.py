@@ -22,7 +22,7 @@ from tests.rigs.servers.generation_server import RECITAL, SLOTS, STREAMS, all_fr
 
 pytestmark = pytest.mark.triton
 
-STREAMED = 200
+STREAMED = 96
 AT_A_TIME = 48  # fewer than the engine accepts: no request is refused
 # Longer than a disconnected caller may hold a slot, far shorter than ENDLESS takes under any load.
 SOON = 5.0
@@ -48,7 +48,7 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Caller:
-    """One of the 200 callers: its kind of stream, and after how many pieces it disconnects (None: never)."""
+    """One of the callers: its kind of stream, and after how many pieces it disconnects (None: never)."""
 
     number: int
     door: str

@@ -19,7 +19,7 @@ def anonymous_bytes(pid: int) -> int:
     return int(line) << 10
 
 
-@pytest.mark.parametrize("cycles", [4, full(100)])
+@pytest.mark.parametrize("cycles", [3, full(100)])
 def test_memory_stays_flat_over_loads_and_unloads(writers: Path, cycles: int) -> None:
     """The heaps of Triton's threads fill in some 20 cycles, by 20 MB; a model that stayed would add its own memory."""
     names = ["sentiment", "stories"]

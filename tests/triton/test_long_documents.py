@@ -17,6 +17,7 @@ from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.rigs.clients.generation_grpc import grpc_infer, grpc_pieces
 from tests.rigs.clients.generation_requests import Ask, AskFailed
+from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.generation_server import all_free, in_process, metrics
 
@@ -110,7 +111,7 @@ def test_small_requests_keep_their_latency_beside_a_huge_document(
         assert goes_on()
 
 
-@pytest.mark.parametrize("text", ["sentences", "\n", "a. ", "x"])
+@pytest.mark.parametrize("text", ["sentences", full("\n"), full("a. "), "x"])
 def test_a_huge_document_ends_at_its_deadline(text: str, huge: str, writing_server: EmbeddedServer) -> None:
     text = huge if text == "sentences" else text * (HUGE // len(text))
     stub = psutil.Process(writing_server.stubs()[f"{MODEL}_stream_0_0"][-1])
