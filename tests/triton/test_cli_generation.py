@@ -1,18 +1,19 @@
 """`hfx infer` and `hfx verify` on generators behind a real Triton: the texts of --local, and clean ends.
 
-Commands that read stdin or are interrupted run as processes of their own; all others run in this process, which is
-faster.
+Commands that are interrupted run as processes of their own; all others run in this process, which is faster.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -37,35 +38,40 @@ Run = subprocess.CompletedProcess[str]
 Infer = Callable[..., Run]
 
 
-def hfx(*words: str, given: str = "") -> Run:
-    """Run `hfx WORDS` as a process with the given stdin."""
-    done = subprocess.run([*HFX, *words], input=given.encode(), capture_output=True, timeout=PATIENCE)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+@contextmanager
+def stdin(given: str) -> Iterator[None]:
+    """Have the file descriptor 0 read `given`."""
+    saved = os.dup(0)
+    with TemporaryFile() as file:
+        file.write(given.encode())
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
 
 
-def hfx_here(*words: str) -> Run:
-    """Run `hfx WORDS` in this process."""
+def hfx_here(*words: str, given: str = "") -> Run:
+    """Run `hfx WORDS` in this process, with the given stdin."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(err):
+    with redirect_stdout(out), redirect_stderr(err), stdin(given):
         code = main(words)
     printed, said = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(words, code, printed, said)
 
 
-def command(words: tuple[str, ...], given: str | None) -> Run:
-    return hfx_here(*words) if given is None else hfx(*words, given=given)
-
-
 @pytest.fixture
 def infer(writing_server: EmbeddedServer) -> Infer:
-    """A function that runs `hfx infer WORDS` through the server, as a process if it reads stdin."""
-    return lambda *words, given=None: command(("infer", *words, "--url", writing_server.grpc_url), given)
+    """A function that runs `hfx infer WORDS` through the server."""
+    return lambda *words, **given: hfx_here("infer", *words, "--url", writing_server.grpc_url, **given)
 
 
 @pytest.fixture
 def local(writers: Path) -> Infer:
-    """A function that runs `hfx infer WORDS --local`, as a process if it reads stdin."""
-    return lambda *words, given=None: command(("infer", *words, "--local", "--repository", str(writers)), given)
+    """A function that runs `hfx infer WORDS --local`."""
+    return lambda *words, **given: hfx_here("infer", *words, "--local", "--repository", str(writers), **given)
 
 
 def texts_of(name: str, count: int) -> list[str]:
