@@ -13,7 +13,16 @@ from hfx.triton import EmbeddedServer
 from tests.conftest import publish
 from tests.rigs.checkpoints import chat_generator, reciting_generator, tiny_checkpoints, tiny_translators
 from tests.rigs.checkpoints.published import export_random, export_zoo
-from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, CHAT_TEMPLATE, ENCODERS, EXACT, RANKER, TALKER
+from tests.rigs.clients.dialect_calls import (
+    API_KEY,
+    BOUNDED_KEY,
+    CHAT_TEMPLATE,
+    ENCODERS,
+    EXACT,
+    RANKER,
+    TALKER,
+    TIGHT_KEYS,
+)
 from tests.rigs.servers.generation_server import RECITAL, RUNTIMES, SLOTS, TRANSLATOR, WRITERS
 from tests.rigs.servers.module_server import client, served  # noqa: F401 - fixtures
 from tests.rigs.servers.perf_server import hfx, perf_models, perf_server  # noqa: F401 - fixtures
@@ -88,9 +97,11 @@ def many_tasks(talker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def dialects(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """`hfx serve` of `many_tasks`, with API_KEY and BOUNDED_KEY."""
+    """`hfx serve` of `many_tasks`, with API_KEY, BOUNDED_KEY and TIGHT_KEYS."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text(f"{API_KEY}\nbounded:{BOUNDED_KEY} tokens_per_minute=40\n", encoding="utf-8")
+    bounded = [f"bounded:{BOUNDED_KEY} tokens_per_minute=40"]
+    bounded += [f"{key}:{key} tokens_per_minute=3" for key in TIGHT_KEYS]
+    keys.write_text("\n".join([API_KEY, *bounded]), encoding="utf-8")
     with serving(many_tasks, "--api-key-file", str(keys), "--access-log", "json") as running:
         yield running
 

@@ -7,7 +7,6 @@ import json
 import urllib.request
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -15,10 +14,10 @@ import pytest
 
 from hfx.client import Client
 from tests.rigs.checkpoints.reciting_generator import ENDLESS
-from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, PROMPT, RANKER, call
+from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, PROMPT, RANKER, TIGHT_KEYS, call
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.generation_server import RECITAL
-from tests.rigs.servers.serve_process import SECONDS, ServeProcess, serving
+from tests.rigs.servers.serve_process import SECONDS, ServeProcess
 
 pytestmark = pytest.mark.triton
 SOON = 20.0  # far shorter than ENDLESS takes
@@ -272,14 +271,9 @@ READING = (
 )
 
 
-def test_tokens_read_through_every_dialect_count_against_a_keys_limit(many_tasks: Path, tmp_path: Path) -> None:
-    keys = [f"a-key-for-the-path-{number}" for number in range(len(READING))]
-    file = tmp_path / "keys"
-    file.write_text("".join(f"{key}:{key} tokens_per_minute=3\n" for key in keys), encoding="utf-8")
-    models = "sentiment-fp32,nli-fp32,answers-fp32,similar-int8,ranker"
-    with serving(many_tasks, "--models", models, "--api-key-file", str(file)) as server:
-        for key, (path, body) in zip(keys, READING, strict=True):
-            assert [call(server, path, body, key=key)[0] for _ in range(2)] == [200, 429], path
+def test_tokens_read_through_every_dialect_count_against_a_keys_limit(dialects: ServeProcess) -> None:
+    for key, (path, body) in zip(TIGHT_KEYS, READING, strict=True):
+        assert [call(dialects, path, body, key=key)[0] for _ in range(2)] == [200, 429], path
 
 
 def test_the_tokens_of_a_key_are_counted_logged_and_bounded(dialects: ServeProcess) -> None:
