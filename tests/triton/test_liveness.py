@@ -22,7 +22,7 @@ from tests.rigs.servers.short_servers import started
 from tests.rigs.servers.toy_models import MODEL, PYTHON, write_model, write_ticks, write_toy
 
 pytestmark = pytest.mark.triton
-PATIENCE = 0.5
+PATIENCE = 1.0
 # Burns CPU for S seconds, as a large batch does, at the order `burn S`.
 BURNING = MODEL.replace(
     '        if order == "sleep":',
@@ -56,9 +56,9 @@ def test_every_entry_point_has_a_probe_and_answers(target: Target) -> None:
 @pytest.mark.parametrize(
     ("texts", "verdict"),
     [
-        (["sleep 0.4"] * 4, ""),  # one at a time
-        (["burn 1.6"], ""),
-        (["sleep 1.6"], "burning gave no answer for 1 s and did nothing meanwhile"),
+        (["sleep 0.6"] * 5, ""),  # one at a time
+        (["burn 3"], ""),
+        (["sleep 3"], "burning gave no answer for 2 s and did nothing meanwhile"),
     ],
     ids=["a queue that moves on", "one long computation", "no work at all"],
 )
