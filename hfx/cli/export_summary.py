@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "native": "native operators"}
 MATH_TIMES = "cpu_math_milliseconds"  # in the manifest's choices
+# In the figures on the user's data, with the words for them.
+DECISIONS = {"other_decisions": "other decisions than the checkpoint's", "calibration_error": "calibration error"}
 NOTED = 0.1  # the share of unknown tokens from which on texts of the user would tell more
 MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
 
@@ -42,7 +44,15 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
     for file, figures in (parity.get("data") or {}).items():
         measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
         lines.append(f"  {'data':9} {figures['metric']} on {figures['rows']} rows of {file}: {measured}")
+        lines += [f"  {'':9} {line}" for line in _decisions(figures)]
     return lines
+
+
+def _decisions(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how many decisions on the user's data differ from the checkpoint's, and how well scores are calibrated."""
+    for key, title in DECISIONS.items():
+        if values := figures.get(key):
+            yield f"{title}: " + ", ".join(f"{MEASURED[name]} {_figure(value)}" for name, value in values.items())
 
 
 def _mixed(manifest: Manifest) -> list[str]:

@@ -11,7 +11,7 @@ from hfx.exporter.encoder import gate
 from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.tokenizer import with_embeddings
-from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
+from hfx.exporter.verify import CALIBRATION, OTHER_DECISIONS, REFERENCE_FILE, Recorded, check_drop, write_recorded
 from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.tasks import TASKS
@@ -76,7 +76,13 @@ def measure(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> E
         value = data.measured(plan.kind, answers)
         check_drop(plan, metric, file, device, expected, value)
         figures = results.get(file) or {"metric": metric, "rows": len(data.targets), "torch": expected}
-        results[file] = {**figures, device: value}
+        pairs = zip(reference.answers, answers, strict=True)
+        others = sum(not plan.kind.same_decision(expected, found) for expected, found in pairs)
+        more = {OTHER_DECISIONS: {**figures.get(OTHER_DECISIONS, {}), device: others}}
+        if (error := plan.kind.calibration_error(answers, data.targets)) is not None:
+            torch = plan.kind.calibration_error(reference.answers, data.targets)
+            more[CALIBRATION] = {**figures.get(CALIBRATION, {"torch": torch}), device: error}
+        results[file] = {**figures, device: value, **more}
     return replace(artefacts, parity={**artefacts.parity, "data": results})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hfx.cli import main
+from hfx.cli.export_summary import summary
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.kinds.cross_encoder import PairClassifier
 from hfx.exporter.labelled_data import read_data
@@ -98,3 +99,41 @@ def test_foreign_labels_end_an_export_before_any_work_and_a_verification(
     export_checkpoint(checkpoint, tmp_path / "repository", name="m", max_length=16, max_batch_size=4)
     assert main(["verify", "m", "--data", str(foreign), *place]) == 2
     assert "'great'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answers", "targets", "error"),
+    [
+        ((("good", 0.9), ("good", 0.9), ("bad", 0.9)), ("good", "bad", "good"), 0.9 - 1 / 3),  # one of three is right
+        ((("good", 0.95), ("bad", 0.55), ("bad", 1.0)), ("good", "bad", "bad"), (0.05 + 0.45) / 3),
+        ((("good", 7.5), ("good", 1.0), ("good", -2.0)), ("good", "good", "good"), None),
+    ],
+)
+def test_calibration_is_how_far_scores_are_from_the_shares_of_right_answers(
+    answers: tuple[tuple[str, float], ...], targets: tuple[str, ...], error: float | None
+) -> None:
+    kind = usual_kind(Task.TEXT_CLASSIFICATION)
+    found = kind.calibration_error([{"label": [label], "score": [score]} for label, score in answers], targets)
+    assert found == (None if error is None else pytest.approx(error))
+
+
+@pytest.mark.parametrize(
+    ("label", "score", "same"), [("good", 0.51, True), ("good", 0.49, False), ("bad", 0.6, False), ("good", 1.0, True)]
+)
+def test_a_decision_is_a_label_and_the_side_of_the_threshold(label: str, score: float, same: bool) -> None:
+    kind, reference = usual_kind(Task.TEXT_CLASSIFICATION), {"label": ["good", "bad"], "score": [0.6, 0.4]}
+    assert kind.same_decision(reference, {"label": [label], "score": [score]}) is same
+
+
+@pytest.mark.slow
+def test_an_export_measures_decisions_and_calibration_on_the_users_data(tmp_path: Path) -> None:
+    config = {"id2label": {0: "bad", 1: "good"}, "initializer_range": 0.5}
+    tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert(**config))
+    data = write(tmp_path, ("text", "label"), *((" ".join(["the cat", "dog"] * n), "good") for n in range(1, 20)))
+    manifest = export_checkpoint(tmp_path / "tiny", tmp_path / "repository", name="m", verify_data=(data,))
+    stated: Any = manifest.parity
+    figures = stated["data"][data.name]
+    assert figures["other_decisions"] == {"cpu": 0}
+    errors = figures["calibration_error"]
+    assert errors["cpu"] == pytest.approx(errors["torch"], abs=1e-5) and 0 < errors["torch"] < 1
+    assert any("calibration error: the checkpoint 0." in line for line in summary(manifest, tmp_path))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar
 
+import numpy as np
+
 from hfx import names
 from hfx.exporter.encoder.kinds.kind import (
     Answer,
@@ -24,6 +26,7 @@ from hfx.names import Kind, Task
 from hfx.repository.config_pbtxt import TensorSpec
 
 ALL_LABELS = 1_000_000  # top_k beyond the number of labels means all of them
+BINS, THRESHOLD = 15, 0.5  # of scores
 TIE = 0.02  # two scores of the checkpoint so close that neither label is wrong
 
 
@@ -64,6 +67,23 @@ class Classifier(EncoderKind):
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
         """Return the share of answers whose first label is the target."""
         return fmean(a[names.LABEL][0] == target for a, target in zip(answers, targets, strict=True))
+
+    def same_decision(self, reference: Answer, answer: Answer) -> bool:
+        """Return whether the first labels are equal, and their scores are on one side of THRESHOLD."""
+        sides = [float(each[names.SCORE][0]) >= THRESHOLD for each in (reference, answer)]
+        return sides[0] == sides[1] and self.compare(reference, answer).same
+
+    def calibration_error(self, answers: Sequence[Answer], targets: Sequence[str]) -> float | None:
+        """Return the expected calibration error of the first labels' scores (Guo et al., 2017), from 0 to 1.
+
+        It is the mean difference between the score and the share of right labels, over BINS intervals of the score.
+        """
+        scores = np.array([float(answer[names.SCORE][0]) for answer in answers])
+        if not np.all((scores >= 0) & (scores <= 1)):  # of a regression
+            return None
+        right = [answer[names.LABEL][0] == target for answer, target in zip(answers, targets, strict=True)]
+        bins = np.minimum((scores * BINS).astype(int), BINS - 1)
+        return float(np.abs(np.bincount(bins, scores - right)).sum() / len(scores))
 
 
 def activation(config: Config) -> str:

@@ -309,6 +309,14 @@ class EncoderKind(ABC):
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
         """Return the metric `metric_name` of `answers`."""
 
+    def same_decision(self, reference: Answer, answer: Answer) -> bool:
+        """Return whether a caller would decide alike by an answer and by the checkpoint's own answer, `reference`."""
+        return self.compare(reference, answer).same
+
+    def calibration_error(self, answers: Sequence[Answer], targets: Sequence[str]) -> float | None:
+        """Return how far the scores are from the shares of right answers; None if scores are no probabilities."""
+        return None
+
     def pair_scores(self, answers: Sequence[Answer]) -> list[float]:
         """Return the scores by which texts are ranked, one for each pair.
 
