@@ -57,9 +57,8 @@ class GateTexts:
 
     def as_json(self) -> dict[str, Any]:
         """Return the manifest's entry."""
-        known, unknown = len(self.ordinary) + len(self.edges), len(self.unknown[::EVERY])
-        share = float(f"{self.share:.4g}")
-        return {"known": known, "made": len(self.made), "unknown": unknown, "unknown_share": share}
+        known = {"known": len(self.ordinary) + len(self.edges), "unknown": len(self.unknown[::EVERY])}
+        return {**known, "made": len(self.made), "unknown_share": float(f"{self.share:.4g}")}
 
 
 def read_gate_texts(
@@ -101,11 +100,17 @@ def read_gate_texts(
 
 
 def unknown_share(tokenizer: Any, texts: Sequence[str]) -> float:
-    """Return the share of unknown tokens in `texts`: 0 for tokenizers without such a token, such as those of bytes."""
-    unknown = tokenizer.unk_token_id
-    if unknown is None or unknown == tokenizer.eos_token_id:
-        return 0.0
-    rows: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    """Return the share of unknown tokens in `texts`: 0 for tokenizers without such a token, such as those of bytes.
+
+    A text with letters or digits that is read as no tokens is unknown.
+    """
+    unknown, model = tokenizer.unk_token_id, tokenizer.backend_tokenizer.model
+    if unknown is None and (name := getattr(model, "unk_token", None)):  # transformers may not know of it
+        unknown = tokenizer.convert_tokens_to_ids(name)
+    if unknown == tokenizer.eos_token_id:
+        unknown = None
+    rows: list[list[Any]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    rows = [row or [unknown] * any(map(str.isalnum, text)) for row, text in zip(rows, texts, strict=True)]
     return sum(row.count(unknown) for row in rows) / max(sum(map(len, rows)), 1)
 
 

@@ -57,6 +57,19 @@ def test_a_tokenizer_that_knows_no_words_gets_texts_of_its_own_vocabulary(checkp
     assert read(checkpoint, reactions) == texts
 
 
+@pytest.mark.parametrize("drops", [False, True])
+def test_an_unknown_token_that_transformers_does_not_know_of_counts(checkpoint: Any, drops: bool) -> None:
+    """A tokenizer of pieces without an unknown token drops the characters that it doesn't know."""
+    reactions = tokenizer_of(ATOMS, SPLIT)
+    reactions.unk_token = None
+    if drops:
+        vocabulary = {token: number for number, token in enumerate((*SPECIALS, "~", "^", "~^"))}
+        reactions.backend_tokenizer.model = models.BPE(vocabulary, [("~", "^")])
+        reactions.backend_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    texts = read(checkpoint, reactions)
+    assert len(texts.ordinary) < 3 and texts.share > 0.4 and len(texts.made) > 30
+
+
 def test_blanks_are_kept_where_they_divide_the_words(checkpoint: Any) -> None:
     words = tokenizer_of(("MKT", "AYI", "GLV", " "), r"\s")
     texts = read(checkpoint, words)
