@@ -97,7 +97,8 @@ def is_refused(check: Callable[..., object], *arguments: object) -> bool:
 # In int8, the gate refuses the others of these random models without any fault, or they have no products.
 IN_INT8 = ("text-classification", "token-classification", "fill-mask", "embedder", "token-vectors", "cross-encoder",
            "decoder", "judge")  # fmt: skip
-# The gate's figures are means over all its texts, of which those that show these two faults are too few.
+# The gate's figures are means over all its texts, of which those that show these two faults are too few, at least where
+# the processor has no VNNI and weights have 7 bits.
 MISSED = {
     "token-classification int8": ["swapped rows of words"],
     "decoder int8": ["shifted rows of /model/model/rotary_emb/Constant_1_output_0"],
@@ -106,7 +107,7 @@ CASES = [f"{name} fp32" for name in CHECKPOINTS] + [f"{name} int8" for name in I
 
 
 @pytest.mark.parametrize(
-    "case", few(CASES, "text-classification fp32", "text-classification int8", "embedder int8", "judge fp32")
+    "case", few(CASES, "text-classification fp32", "text-classification int8", "embedder fp32", "judge fp32")
 )
 def test_every_fault_that_moves_an_answer_is_refused(tmp_path: Path, case: str) -> None:
     name, precision = case.split()
@@ -126,4 +127,4 @@ def test_every_fault_that_moves_an_answer_is_refused(tmp_path: Path, case: str) 
     )  # fmt: skip
     missed = [fault for fault, (moves, refused) in found.items() if moves and not refused]
     assert sum(moves for moves, _ in found.values()) >= (1 if name == "static" else 4)
-    assert missed == MISSED.get(case, [])
+    assert {*missed} <= {*MISSED.get(case, [])}
