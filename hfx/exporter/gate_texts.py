@@ -56,7 +56,7 @@ class GateTexts:
         return [*self.ordinary, *self.edges, *self.made, *self.unknown[::EVERY]]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the manifest's entry."""
+        """Return the manifest's entry for the texts."""
         known = {"known": len(self.ordinary) + len(self.edges), "unknown": len(self.unknown[::EVERY])}
         return {**known, "made": len(self.made), "unknown_share": float(f"{self.share:.4g}")}
 
@@ -75,19 +75,18 @@ def read_gate_texts(
         file.write(tokenizer.backend_tokenizer.to_str())
         file.flush()
 
-        def try_all(texts: Sequence[str], drawn: Sequence[list[int]] = ()) -> Any:
+        def try_all(texts: Sequence[str], drawn: Sequence[list[int]] | None = None) -> Any:
             forms = sorted({form for text in texts for form in read_as(text)})
             return tried(checkpoint, LONG_SECONDS, forms, Path(file.name), drawn=drawn)
 
-        try_all([*FILLERS, *bundled, *edges])
-        unknown = tuple(text for text in (*bundled, *edges) if unknown_share(tokenizer, [text]) > UNKNOWN)
         ids = chosen_ids(tokenizer.get_vocab(), frozenset(tokenizer.all_special_ids))
-        alone = [text.removeprefix("##") for text, _ in try_all([], [[token] for token in ids])] if ids else []
-        readable = [token for token, text in zip(ids, alone, strict=True) if not unknown_share(tokenizer, [text])]
-        drawn = sequences(readable, max_length, max(MADE, len(unknown)))
-        made = _readable(tokenizer, try_all([], drawn)) if drawn else []
-        if made:
-            try_all(made)
+        alone = try_all([*FILLERS, *bundled, *edges], [[token] for token in ids])
+        unknown = tuple(text for text in (*bundled, *edges) if unknown_share(tokenizer, [text]) > UNKNOWN)
+        spelled = [text.removeprefix("##") for text, _ in alone]
+        readable = [token for token, text in zip(ids, spelled, strict=True) if not unknown_share(tokenizer, [text])]
+        made = _readable(tokenizer, try_all([], sequences(readable, max_length, max(MADE, len(unknown)))))
+        if prompted := [text for text in made if read_as(text) != [text]]:
+            try_all(prompted)
     ordinary, known = (tuple(text for text in texts if text not in unknown) for texts in (bundled, edges))
     found = GateTexts(ordinary, known, unknown, tuple(made), unknown_share(tokenizer, bundled))
     if not has_data and 2 * len(found.unknown[::EVERY]) > len(found.compared):
@@ -148,6 +147,7 @@ def _readable(tokenizer: Any, forms: Sequence[Sequence[str]]) -> list[str]:
     """Return one of the forms of each sequence, in turn, unless too many of its tokens are unknown."""
     made = []
     for number, both in enumerate(forms):
-        readable = [text for text in both if text.strip() and unknown_share(tokenizer, [text]) <= MADE_UNKNOWN]
+        short = [text for text in both if text.strip() and len(text) <= MOST_CHARACTERS * LONGEST]
+        readable = [text for text in short if unknown_share(tokenizer, [text]) <= MADE_UNKNOWN]
         made += readable[number % 2 :][:1] or readable[:1]
     return list(dict.fromkeys(made))

@@ -96,7 +96,7 @@ def tried(
     file: Path,
     target: Path | None = None,
     count: int = 0,
-    drawn: Sequence[list[int]] = (),
+    drawn: Sequence[list[int]] | None = None,
 ) -> Any:
     """Return the answer of try_tokenizer. Raises CheckpointUnsafe and CheckpointCorrupt."""
     error, answer = try_tokenizer(seconds, texts, file, target, count, drawn)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum, auto
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,14 @@ def try_tokenizer(
     file: Path,
     target: Path | None = None,
     generated: int = 0,
-    drawn: Sequence[list[int]] = (),
+    drawn: Sequence[list[int]] | None = None,
 ) -> tuple[Error | None, Any]:
     """Return the tokens of `texts` by `file`, a tokenizer.json or a SentencePiece model, within `seconds` and BYTES.
 
     With a `target`, a tokenizer.json is compiled to it, and compared on `texts` and on `generated` texts; the answer is
     the reason why there is no compiled tokenizer, which is empty if there is one. With `drawn` sequences of ids, the
-    answer is the text of each, and the same without blanks. If there is an error, the answer says what the tokenizer
-    has, or what the library's error was.
+    answer is the text of each of these, and the same without blanks. If there is an error, the answer says what the
+    tokenizer has, or what the library's error was.
     """
     while _idle and _idle[-1][0].process.poll() is not None:  # it ends with the thread that started it
         _idle.pop()
@@ -101,21 +101,20 @@ def _peak() -> int:
 
 
 def _answer(
-    texts: list[str], file: str, target: str, generated: int, drawn: list[list[int]]
+    texts: list[str], file: str, target: str, generated: int, drawn: list[list[int]] | None
 ) -> tuple[Error | None, Any]:
     """Return what try_tokenizer returns. Raises MemoryError, which ends the process."""
     try:
-        tokenizer = _checked(file, Path(file).stat().st_mtime_ns) if file.endswith(".json") else None
+        tokenizer = _checked(file) if file.endswith(".json") else None
         tokens_of = partial(_tokens, tokenizer) if tokenizer else _sentencepiece(file)
     except BadToken as error:
         return Error.HAS_BAD_TOKEN, str(error).removeprefix(f"{file} ")
     except BaseException:  # panics of the libraries are not Exceptions
         return Error.UNREAD, None
     try:
-        if drawn:
-            return None, _decoded(tokenizer, drawn)
         if not target:
-            return None, tokens_of(texts)
+            tokens = tokens_of(texts)
+            return None, tokens if drawn is None else _decoded(tokenizer, drawn)
         from hfx.exporter.compiled_tokenizer.proof import compile_and_compare
 
         return None, compile_and_compare(tokenizer, Path(file), Path(target), texts, generated)
@@ -125,9 +124,8 @@ def _answer(
         return Error.FAILED, str(error)[:300]
 
 
-@lru_cache(maxsize=1)
-def _checked(file: str, changed: int) -> Any:
-    """Return the tokenizer in `file`, which was `changed` then. Raises BadToken and ValueError."""
+def _checked(file: str) -> Any:
+    """Return the tokenizer in `file`. Raises BadToken and ValueError."""
     tokenizer = open_tokenizer(file)
     for token, form in added_forms(tokenizer):
         if form.isspace() and (token.lstrip or token.rstrip):  # each of n blanks takes up to n beside it
@@ -139,7 +137,7 @@ def _checked(file: str, changed: int) -> Any:
 
 def _tokens(tokenizer: Any, texts: list[str]) -> list[list[str]]:
     """Return the tokens of `texts`. A pair is encoded, and all tokens are decoded, to try these, too."""
-    longest = max(texts, key=len)
+    longest = max(texts, key=len, default="")
     tokenizer.encode(longest, longest)
     tokens = []
     for text in texts:

@@ -29,9 +29,6 @@ from hfx.manifest import Manifest
 from hfx.repository.catalog import model as read_model
 from hfx.tasks import kind_of
 
-# In the figures on the user's data: the number of answers by which a caller would decide otherwise, and the expected
-# calibration error of a classifier, by device.
-OTHER_DECISIONS, CALIBRATION = "other_decisions", "calibration_error"
 REFERENCE_FILE = "reference.json"
 FORMAT = 1
 SHOWN = 3  # at most this many different answers are shown
