@@ -81,12 +81,10 @@ def _texts(texts: Any) -> list[str]:
     """Return on which texts the answers were compared, and how well the tokenizer knows hfx's texts."""
     if texts is None:  # an older hfx had no others than its own
         return []
-    share = texts["unknown_share"]
-    line = f"{texts['known']} of hfx, {texts['made']} made of the vocabulary; {100 * share:.0f} % of hfx's are unknown"
-    advice = (
-        "" if share < NOTED else ": --verify-data FILE shows whether answers to texts of the model's kind are equal"
-    )
-    return [f"  {'texts':9} {line} tokens{advice}"]
+    share, own = texts["unknown_share"], texts["known"] + texts["unknown"]
+    line = f"compared on {own} of hfx and {texts['made']} made of the vocabulary"
+    advice = "" if share < NOTED else "; --verify-data FILE compares answers to texts of the model's own kind"
+    return [f"  {'texts':9} {line}; {100 * share:.0f} % of the tokens of hfx's texts are unknown{advice}"]
 
 
 def _trials(choice: Any) -> list[str]:
