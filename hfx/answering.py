@@ -28,8 +28,8 @@ from hfx.python_backends.generation.pieces import Token
 Request = dict[str, list[Any]]  # input tensor -> the values of one row
 Answer = dict[str, Any]  # output tensor -> one row as plain values: `plain_values`
 ALWAYS_LISTS = (
-    names.LABEL, names.EMBEDDING, names.OUTPUT_LOG_PROBS, names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS,
-    names.TOKEN_SPECIAL,
+    names.LABEL, names.EMBEDDING, names.OUTPUT_LOG_PROBS, names.PROMPT_LOG_PROBS, *names.TOKEN_TABLES,
+    *names.PROMPT_TOKEN_TABLES,
 )  # fmt: skip
 JSON_TEXTS = (names.ENTITIES, names.FILLS, names.ANSWERS)
 Item = TypeVar("Item")
@@ -44,7 +44,7 @@ class Piece:
     "length" (max_tokens, or the model is full). The counts are for the request so far: the tokens that the model has
     read, the tokens that it has generated, and the tokens of the input that were left out. With `return_log_probs` or
     `logprobs`, `log_probs` has the log-probabilities of the tokens since the previous piece. With `logprobs`, `tokens`
-    has these tokens.
+    has these tokens. With `prompt_logprobs`, the first pieces have the tokens of the prompt, in order.
     """
 
     text: str
@@ -54,6 +54,7 @@ class Piece:
     truncated_tokens: int = 0
     log_probs: tuple[float, ...] = ()
     tokens: tuple[Token, ...] = ()
+    prompt_tokens: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,10 @@ MODEL_SHA256 = "model_sha256"  # parameter of a published model's configuration:
 CANCEL_REQUEST = "cancel_request"  # an input of an engine: the id of another request, which the engine ends
 RETURN_LOG_PROBS = "return_log_probs"
 LOGPROBS = "logprobs"
+PROMPT_LOGPROBS = "prompt_logprobs"
+PROMPT_TOKEN_IDS = "prompt_token_ids"
+# The settings that request log-probabilities.
+LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS, PROMPT_LOGPROBS)
 ADD_SPECIAL_TOKENS = "add_special_tokens"
 TEXT_OUTPUT = "text_output"
 FINISH_REASON = "finish_reason"
@@ -122,6 +126,10 @@ TOKEN_IDS = "token_ids"
 TOKEN_TEXTS = "token_texts"
 TOKEN_LOG_PROBS = "token_log_probs"
 TOKEN_SPECIAL = "token_special"
+TOKEN_TABLES = (TOKEN_IDS, TOKEN_TEXTS, TOKEN_LOG_PROBS, TOKEN_SPECIAL)
+# With `prompt_logprobs`, the same of the prompt's tokens.
+PROMPT_LOG_PROBS = "prompt_log_probs"
+PROMPT_TOKEN_TABLES = tuple("prompt_" + name for name in TOKEN_TABLES)
 # For Triton's OpenAI frontend: two more outputs, and the inputs that request them.
 NUM_INPUT_TOKENS = "num_input_tokens"
 NUM_OUTPUT_TOKENS = "num_output_tokens"  # since the previous response

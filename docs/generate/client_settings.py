@@ -51,7 +51,7 @@ def module() -> str:
 def _type(setting: Setting) -> str:
     """What callers give, as Python has it."""
     keyed = "Mapping[int, float] | " if setting.is_keyed else ""
-    return f"{keyed}Iterable[str]" if setting.is_list else _rendered(setting.type)
+    return f"{keyed}Iterable[{setting.item.__name__}]" if setting.is_list else _rendered(setting.type)
 
 
 def _of_alias(name: str, kind: str) -> str:

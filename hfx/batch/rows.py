@@ -23,9 +23,7 @@ from hfx.tasks.values import KINDS, values_of
 
 ROW = "row"
 ERROR = "error"
-TOKENS = "tokens"
 SCORES = "scores"
-OF_ALL_ROWS = (names.RETURN_LOG_PROBS, names.LOGPROBS)
 TOKEN = ("id", "text", "logprob", "special")
 
 
@@ -48,7 +46,9 @@ def prediction_columns(
     if task in GENERATION_TASKS and settings.get(names.RETURN_LOG_PROBS) == [True]:
         columns = (*columns, Column(names.OUTPUT_LOG_PROBS, "numbers", lambda answer: answer[names.OUTPUT_LOG_PROBS]))
     if task in GENERATION_TASKS and names.LOGPROBS in settings:
-        columns = (*columns, Column(TOKENS, "json", lambda answer: compact(_tokens(answer))))
+        columns = (*columns, _tokens_column(names.TOKEN_TABLES, "tokens"))
+    if task in GENERATION_TASKS and names.PROMPT_LOGPROBS in settings:
+        columns = (*columns, _tokens_column(names.PROMPT_TOKEN_TABLES, "prompt_tokens"))
     return tuple(replace(column, name=prefix + column.name) for column in columns)
 
 
@@ -114,13 +114,16 @@ def as_float32s(values: Sequence[float]) -> list[float]:
     return found
 
 
-def _tokens(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tokens of a generated text, each with its alternatives as `top`."""
-    tables = [answer[name] for name in (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)]
+def _tokens_column(tables: Sequence[str], name: str) -> Column:
+    """Return the column of the tokens in `tables` (names.TOKEN_TABLES), each with its alternatives as `top`."""
+    return Column(name, "json", lambda answer: compact(_tokens([answer[table] for table in tables])))
+
+
+def _tokens(tables: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     rows = [
         [dict(zip(TOKEN, each, strict=True)) for each in zip(*row, strict=True)] for row in zip(*tables, strict=True)
     ]
-    return [{**token, "top": top} for token, *top in rows]
+    return [{**token, "top": [each for each in top if each["id"] >= 0]} for token, *top in rows]
 
 
 SEEDS = 2**63
@@ -255,7 +258,7 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
     for text in columns:
         name, equals, column = text.partition("=")
         tensor, column = (name, column) if equals and name in {*needed, *own} else (needed[0], text)
-        if tensor in OF_ALL_ROWS or (tensor == names.TOP_K and TASKS[task].has_all_labels):
+        if tensor in names.LOG_PROBS or (tensor == names.TOP_K and TASKS[task].has_all_labels):
             raise UsageError(f"{tensor} decides the columns of the output: it is equal for all rows.", "Leave it out.")
         if tensor in chosen:
             fix = f"This task takes {', '.join(needed)}; settings of each row are {', '.join(sorted(own)) or 'none'}."

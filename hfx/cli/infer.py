@@ -22,7 +22,7 @@ from hfx.cli.output import Reporter, reporter
 from hfx.cli.reading import STANDARD_INPUT, Entry
 from hfx.errors import UsageError
 from hfx.metadata import TensorMetadata
-from hfx.names import LOGPROBS, RETURN_LOG_PROBS, TOP_K, Task
+from hfx.names import LOG_PROBS, TOP_K, Task
 from hfx.options import option
 from hfx.python_backends.settings import DOCUMENT, QUERY
 from hfx.tasks import TASKS, is_late
@@ -133,9 +133,7 @@ def _check(source: InputOptions, connection: Connection, report: Reporter) -> No
 def _check_log_probs(source: InputOptions, generation: GenerationOptions, report: Reporter) -> None:
     """Raise UsageError if log-probabilities are requested but would not be printed."""
     chosen = given(generation)
-    if source.stream and LOGPROBS in chosen:
-        raise UsageError("--stream prints no tokens.", "Leave --stream out, and add --json.")
-    if (chosen.get(RETURN_LOG_PROBS) or LOGPROBS in chosen) and not (report.json or source.jsonl):
+    if any(chosen.get(name, False) is not False for name in LOG_PROBS) and not (report.json or source.jsonl):
         raise UsageError("Log-probabilities are printed as JSON only.", "Add --json or --jsonl.")
 
 

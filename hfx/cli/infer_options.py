@@ -86,7 +86,7 @@ def _with_settings(group: type) -> type:
 
 def _type(setting: Setting) -> Any:
     if setting.is_list:
-        return list[str]
+        return list[setting.item]  # type: ignore[name-defined]
     if setting.choices and setting.type is not bool:
         return Literal[tuple(str(choice).lower() for choice in setting.choices)]
     return str if setting.dtype == "STRING" else setting.type  # an object is typed as JSON

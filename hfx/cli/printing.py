@@ -92,13 +92,14 @@ def single_values(outcomes: Outcomes, is_single: Callable[[Entry], bool]) -> Out
 
 def _piece_values(index: int, piece: Piece) -> dict[str, Any]:
     """Return a piece of text `index` under the names of output tensors; only the last piece has counts."""
-    from hfx.python_backends.generation.pieces import token_outputs
+    from hfx.python_backends.generation.pieces import prompt_outputs, token_outputs
 
     values: dict[str, Any] = {"index": index, names.TEXT_OUTPUT: piece.text}
     if piece.log_probs:
         values[names.OUTPUT_LOG_PROBS] = list(piece.log_probs)
     if piece.tokens:
         values |= token_outputs(piece.tokens)
+    values |= prompt_outputs(piece.prompt_tokens)
     if piece.finish_reason:
         values |= {
             names.FINISH_REASON: piece.finish_reason,

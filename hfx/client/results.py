@@ -144,6 +144,7 @@ class Generation:
     truncated_tokens: int = 0
     log_probs: tuple[float, ...] = ()
     tokens: tuple[Token, ...] = ()
+    prompt_tokens: tuple[Token, ...] = ()
 
 
 def decode_classification(outputs: Tensors) -> Classification:
@@ -283,7 +284,8 @@ def decode_piece(outputs: Tensors) -> Piece:
     """Decode `text_output` and `finish_reason` BYTES [1, 1], counts INT32 [1, 1] and `output_log_probs` FP32 [1, n].
 
     With `logprobs`, also decode `token_ids` INT32, `token_texts` BYTES, `token_log_probs` FP32 and `token_special`
-    BOOL [1, n, 1 + k]. Raises RequestCancelled if the server ended the request.
+    BOOL [1, n, 1 + k]; with `prompt_logprobs`, the same of the prompt's tokens (`prompt_log_probs`, `prompt_token_ids`
+    …). Raises RequestCancelled if the server ended the request.
     """
     log_probs = tuple(outputs[names.OUTPUT_LOG_PROBS].ravel().tolist()) if names.OUTPUT_LOG_PROBS in outputs else ()
     piece = Piece(
@@ -293,7 +295,8 @@ def decode_piece(outputs: Tensors) -> Piece:
         output_tokens=_value(outputs, names.OUTPUT_TOKENS, int),
         truncated_tokens=_truncated_tokens(outputs),
         log_probs=log_probs,
-        tokens=_tokens(outputs, len(log_probs)),
+        tokens=_tokens(outputs, names.TOKEN_TABLES, names.OUTPUT_LOG_PROBS),
+        prompt_tokens=_tokens(outputs, names.PROMPT_TOKEN_TABLES, names.PROMPT_LOG_PROBS),
     )
     if piece.finish_reason == CANCELLED:
         raise RequestCancelled(
@@ -302,18 +305,22 @@ def decode_piece(outputs: Tensors) -> Piece:
     return piece
 
 
-def _tokens(outputs: Tensors, count: int) -> tuple[Token, ...]:
-    """Return the tokens of a piece, each with the most probable tokens at its position."""
-    if names.TOKEN_IDS not in outputs or not count:
+def _tokens(outputs: Tensors, tables: Sequence[str], log_probs: str) -> tuple[Token, ...]:
+    """Return the tokens in `tables` (names.TOKEN_TABLES), each with the most probable tokens at its position.
+
+    The tensor `log_probs` has a value for each token. An alternative with the id -1 is no token.
+    """
+    count = outputs[log_probs].size if log_probs in outputs else 0
+    if tables[0] not in outputs or not count:
         return ()
-    fields = (names.TOKEN_IDS, names.TOKEN_TEXTS, names.TOKEN_LOG_PROBS, names.TOKEN_SPECIAL)
-    ids, texts, log_probs, special = (_tensor(outputs, name).ravel().tolist() for name in fields)
-    if not len(ids) == len(texts) == len(log_probs) == len(special) or len(ids) % count:
-        raise ServerError(f"The model answered with {len(ids)} ids of {count} tokens.", "Export it again.")
-    texts = [text.decode("utf-8", "replace") for text in texts]
-    found = [Token(*each) for each in zip(ids, texts, log_probs, special, strict=True)]
-    width = len(ids) // count
-    return tuple(replace(found[at], top=tuple(found[at + 1 : at + width])) for at in range(0, len(found), width))
+    columns = [_tensor(outputs, name).ravel().tolist() for name in tables]
+    size = len(columns[0])
+    if any(len(column) != size for column in columns) or size % count:
+        raise ServerError(f"The model answered with {size} ids of {count} tokens.", "Export it again.")
+    columns[1] = [text.decode("utf-8", "replace") for text in columns[1]]
+    found = [Token(*each) for each in zip(*columns, strict=True)]
+    rows = (found[at : at + size // count] for at in range(0, size, size // count))
+    return tuple(replace(token, top=tuple(each for each in top if each.id >= 0)) for token, *top in rows)
 
 
 def decode_generation(outputs: Tensors) -> Generation:
@@ -332,6 +339,7 @@ def joined(pieces: Sequence[Piece]) -> Generation:
         truncated_tokens=last.truncated_tokens,
         log_probs=tuple(one for piece in pieces for one in piece.log_probs),
         tokens=tuple(token for piece in pieces for token in piece.tokens),
+        prompt_tokens=tuple(token for piece in pieces for token in piece.prompt_tokens),
     )
 
 

@@ -64,7 +64,7 @@ def _checked(name: str, value: Any) -> Any:
         if isinstance(value, str):
             raise UsageError(f"{name} is one text, {value!r}.", f"Give a list: [{value!r}].")
         value = value if setting.is_keyed and isinstance(value, Mapping) else tuple(value)
-    types, allowed = TYPES.get(setting.dtype, ((), ""))
+    types, allowed = ((), "") if setting.is_list else TYPES.get(setting.dtype, ((), ""))
     if type(value) in types:
         return value
     try:
@@ -123,6 +123,10 @@ class GenerationSettings:
     `return_log_probs`      Return the log-probabilities of the tokens
     `logprobs`              Return the tokens, and for each position this many of the likeliest tokens; not with beams
                             (a whole number from 0 to 20)
+    `prompt_logprobs`       The same for the prompt's tokens, if the model continues its prompt (a whole number from 0
+                            to 20)
+    `prompt_token_ids`      The prompt as token ids, special tokens included, in place of a text (token ids, which are
+                            whole numbers of at least 0)
     """
 
     max_tokens: int | None = None
@@ -155,6 +159,8 @@ class GenerationSettings:
     add_special_tokens: bool | None = None
     return_log_probs: bool | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    prompt_token_ids: Iterable[int] | None = None
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
@@ -195,6 +201,8 @@ class Settings(TypedDict, total=False):
     add_special_tokens: bool | None
     return_log_probs: bool | None
     logprobs: int | None
+    prompt_logprobs: int | None
+    prompt_token_ids: Iterable[int] | None
     # Names of other servers.
     max_new_tokens: int | None
     min_new_tokens: int | None

@@ -11,7 +11,7 @@ from hfx.errors import HfxError, UsageError
 from hfx.front.refusals import Refusal, invalid, json_type, refused, refused_setting, renamed
 from hfx.front.refusals import shown as shown
 from hfx.metadata import INT32_MAX, check_text
-from hfx.names import LOGPROBS, PROMPT, PROMPT_NAME, RETURN_LOG_PROBS
+from hfx.names import LOG_PROBS, PROMPT, PROMPT_NAME
 from hfx.python_backends.checks import Check, boolean, integer, nearest
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, checked
 from hfx.python_backends.errors import TOO_LONG, InvalidRequest, unusable
@@ -21,9 +21,6 @@ from hfx.tasks.transformers_settings import INSTEAD
 
 # In one request. 16 MB of JSON can hold millions of texts, whose answers would fill the memory.
 MOST_TEXTS = 2048
-# Settings that are refused under these names: a dialect that can return log-probabilities has fields of its own for
-# them.
-LOG_PROBS = (RETURN_LOG_PROBS, LOGPROBS)
 # The values that change nothing if an embedder has no prompts.
 WITHOUT_PROMPTS = {PROMPT_NAME: (QUERY, DOCUMENT), PROMPT: ("",)}
 
@@ -151,6 +148,7 @@ def generation_settings(fields: Mapping[str, Any], names: dict[str, str]) -> Gen
         for name in [name for name in settings if not SETTINGS[name].dtype]:
             if settings.pop(name) != SETTINGS[name].default:
                 raise unusable(name, fields[name], "an answer has one text")
+        # A dialect that can return log-probabilities has fields of its own for them.
         unanswered = next((name for name in LOG_PROBS if settings.get(name, False) is not False), None)
         if unanswered is not None:
             raise unusable(unanswered, settings[unanswered], "answers have no place for it")

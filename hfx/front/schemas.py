@@ -50,8 +50,10 @@ def body(required: str, /, **properties: Any) -> dict[str, Any]:
 
 
 def _setting(row: Setting) -> Schema:
+    if row.is_keyed:
+        return schema(dict[str, Any] | list[str])
     if row.is_list:
-        return schema(dict[str, Any] | list[str] if row.is_keyed else str | list[str])
+        return either(row.item, array(row.item))
     return schema(SETTING_TYPES.get(row.dtype, Any))
 
 

@@ -187,7 +187,7 @@ def _alike(requests: Sequence[Request]) -> list[list[int]]:
 
 def _answer(texts: Sequence[Piece]) -> Answer:
     """Return the output tensors for the texts that were generated for one request."""
-    from hfx.python_backends.generation.pieces import token_outputs
+    from hfx.python_backends.generation.pieces import prompt_outputs, token_outputs
 
     first = texts[0]
     answer: Answer = {
@@ -201,6 +201,7 @@ def _answer(texts: Sequence[Piece]) -> Answer:
         tables = [token_outputs(text.tokens or ()) for text in texts]
         answer |= {name: [table[name] for table in tables] for name in tables[0]}
     answer = answer if len(texts) > 1 else {name: values[0] for name, values in answer.items()}
+    answer |= prompt_outputs(first.prompt_tokens)
     return {**answer, names.INPUT_TOKENS: first.input_tokens, names.TRUNCATED_TOKENS: first.truncated_tokens}
 
 

@@ -101,6 +101,7 @@ def _generator(generator: LocalGenerator, task: Task, metadata: ModelMetadata, t
                     piece.truncated_tokens,
                     piece.log_probs or (),
                     piece.tokens or (),
+                    piece.prompt_tokens,
                 )
 
     metadata = replace(metadata, inputs=(*metadata.inputs, several))

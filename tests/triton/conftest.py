@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -28,6 +29,9 @@ from tests.rigs.servers.module_server import client, served  # noqa: F401 - fixt
 from tests.rigs.servers.perf_server import hfx, perf_models, perf_server  # noqa: F401 - fixtures
 from tests.rigs.servers.serve_process import ServeProcess, serving
 from tests.rigs.servers.short_servers import started
+
+if TYPE_CHECKING:  # it takes two seconds to import
+    import openai
 
 
 @pytest.fixture(scope="session")
@@ -104,6 +108,15 @@ def dialects(many_tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     keys.write_text("\n".join([API_KEY, *bounded]), encoding="utf-8")
     with serving(many_tasks, "--api-key-file", str(keys), "--access-log", "json") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def openai_api(dialects: ServeProcess) -> Iterator[openai.OpenAI]:
+    """OpenAI's client of the same server."""
+    import openai
+
+    with openai.OpenAI(base_url=f"{dialects.http_url}/v1", api_key=API_KEY, max_retries=0) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -99,11 +99,12 @@ def document() -> str:
     ("name", "words"),
     [
         ("stories", ["--max-tokens", "30", "--logprobs", "2"]),
+        ("stories", ["--max-tokens", "5", "--prompt-logprobs", "2"]),
         ("stories", ["--sample", "--temperature", "0.9", "--top-p", "0.95", "--seed", "18446744073709551615"]),
         ("summaries", ["--num-beams", "4", "--length-penalty", "2", "--no-repeat-ngram-size", "3"]),
         ("summaries", ["--long", "chunk", "--overlap", "1", "--stop", "the end", "--stop", "never"]),
     ],
-    ids=["greedy", "sampling", "beams", "chunks"],
+    ids=["greedy", "prompts", "sampling", "beams", "chunks"],
 )
 def test_a_server_gives_the_same_texts_as_local_generation(
     name: str, words: list[str], infer: Infer, local: Infer
@@ -114,7 +115,7 @@ def test_a_server_gives_the_same_texts_as_local_generation(
     found, expected = (json.loads(run.stdout) for run in (through, here))
     assert found["model"] == expected["model"] == name
     for one, other in zip(found["results"], expected["results"], strict=True):
-        for floats in ("output_log_probs", "token_log_probs"):
+        for floats in ("output_log_probs", "token_log_probs", "prompt_log_probs", "prompt_token_log_probs"):
             assert np.ravel(one.pop(floats, [])) == pytest.approx(np.ravel(other.pop(floats, [])), abs=1e-5)
         assert one == other
 
@@ -135,6 +136,7 @@ def test_the_pieces_of_a_stream_join_to_the_whole_text(
         assert "".join(f"{text}\n" for text in texts) == whole.stdout
         assert [part["index"] for part in parts if "finish_reason" in part] == [0, 1]
         parts = rows(run(*words, "--stream", "--json", "--num-beams", "1", "--logprobs", "0"))
+        assert parts
         tokens = [token for part in parts for token in part.get("token_ids", [])]
         assert len(tokens) == sum(part.get("output_tokens", 0) for part in parts)
 

@@ -25,6 +25,32 @@ def test_details_have_the_ids_of_the_generated_tokens(dialects: ServeProcess, gr
     assert plain == {"generated_text": expected.text}
 
 
+def test_details_have_the_log_probabilities_of_the_prompt(dialects: ServeProcess, grpc: Client) -> None:
+    first, *expected = grpc.generate("stories", PROMPT, max_tokens=2, prompt_logprobs=0).prompt_tokens
+    parameters = {"max_new_tokens": 2, "details": True, "decoder_input_details": True}
+    status, _, answer = call(dialects, "/models/stories/generate", {"inputs": PROMPT, "parameters": parameters})
+    assert status == 200, answer
+    given, *found = answer["details"]["prefill"]
+    assert given == {"id": first.id, "text": first.text, "logprob": None}
+    assert found == [{"id": token.id, "text": token.text, "logprob": token.logprob} for token in expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("stories/generate_stream", {"details": True}),
+        ("stories/generate", {}),
+        ("summaries/generate", {"details": True}),
+    ],
+)
+def test_details_of_the_prompt_are_refused_where_there_are_none(
+    path: str, own: dict[str, bool], dialects: ServeProcess
+) -> None:
+    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2, "decoder_input_details": True, **own}}
+    status, _, answer = call(dialects, f"/models/{path}", body)
+    assert status == 422 and "decoder_input_details" in answer["error"], answer
+
+
 def test_sampling_settings_override_a_false_do_sample(dialects: ServeProcess, grpc: Client) -> None:
     """text-generation-inference does so, too; LangChain sends both by default."""
     chosen = {"max_new_tokens": 8, "do_sample": False}

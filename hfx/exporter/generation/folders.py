@@ -31,12 +31,14 @@ OUTPUTS: tuple[TensorSpec, ...] = (
     TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,)),
     # One value a token, if the request sets return_log_probs or logprobs.
     TensorSpec(names.OUTPUT_LOG_PROBS, "TYPE_FP32", (-1,)),
+    TensorSpec(names.PROMPT_LOG_PROBS, "TYPE_FP32", (-1,)),
     TensorSpec(names.NUM_INPUT_TOKENS, "TYPE_INT32", (1,)),
     TensorSpec(names.NUM_OUTPUT_TOKENS, "TYPE_INT32", (1,)),
-    TensorSpec(names.TOKEN_IDS, "TYPE_INT32", (-1, -1)),
-    TensorSpec(names.TOKEN_TEXTS, "TYPE_STRING", (-1, -1)),
-    TensorSpec(names.TOKEN_LOG_PROBS, "TYPE_FP32", (-1, -1)),
-    TensorSpec(names.TOKEN_SPECIAL, "TYPE_BOOL", (-1, -1)),
+    *(
+        TensorSpec(name, data_type, (-1, -1))
+        for tables in (names.TOKEN_TABLES, names.PROMPT_TOKEN_TABLES)
+        for name, data_type in zip(tables, ("TYPE_INT32", "TYPE_STRING", "TYPE_FP32", "TYPE_BOOL"), strict=True)
+    ),
 )
 FORMAT = 1
 SETTINGS_FILE, TOKENIZER, CHAT_FILE = "generation.json", "tokenizer.json", "chat.json"

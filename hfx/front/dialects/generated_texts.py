@@ -11,8 +11,10 @@ from hfx.client.results import Piece, Token
 from hfx.client.settings import GenerationSettings
 from hfx.front.dialect import Events
 from hfx.front.dialects import generation_parameters
+from hfx.front.dialects.generation_parameters import PREFILL
 from hfx.front.dialects.pipelines import Inputs
 from hfx.front.fields import Fields
+from hfx.front.refusals import invalid
 from hfx.front.schemas import GENERATION, body
 from hfx.front.structured_output import GRAMMAR
 from hfx.names import Task
@@ -36,7 +38,8 @@ async def generate(inputs: Inputs) -> list[dict[str, Any]]:
         row: dict[str, Any] = dict.fromkeys(names, text)
         if parameters.has_details:
             ending = _ending(result.finish_reason, result.output_tokens, result.tokens, parameters.settings)
-            row["details"] = {**ending, **details(result.tokens, parameters.settings.logprobs or 0)}
+            tokens = details(result.tokens, parameters.settings.logprobs or 0)
+            row["details"] = {**ending, **tokens, "prefill": _prefill(result.prompt_tokens)}
         rows.append(row)
     return rows
 
@@ -45,6 +48,8 @@ async def stream(inputs: Inputs) -> Events:
     """Yield the pieces of a text as events. The last event has the whole text."""
     parameters, prompt = generation_parameters.read(inputs), Fields(inputs=inputs.inputs).text("inputs")
     settings = await generation_parameters.for_prompt(inputs, parameters, prompt)
+    if settings.prompt_logprobs is not None:
+        raise invalid("The events of a stream have no place for decoder_input_details. Leave it out.", PREFILL)
     whole = prompt if parameters.has_prompt else ""
     async with aclosing(inputs.request.pieces(inputs.model, [(prompt, settings)])) as pieces:
         async for _, piece in pieces:
@@ -68,7 +73,13 @@ def _ending(reason: str, count: int, tokens: Sequence[Token], settings: Generati
 def details(tokens: Sequence[Token], alternatives: int) -> dict[str, Any]:
     """Return the tokens as text-generation-inference has them in the details of a text."""
     top = {"top_tokens": [_top(token) for token in tokens]} if alternatives else {}
-    return {"prefill": [], "tokens": [_tgi_token(token, token.text) for token in tokens], **top}
+    return {"tokens": [_tgi_token(token, token.text) for token in tokens], **top}
+
+
+def _prefill(tokens: Sequence[Token]) -> list[dict[str, Any]]:
+    """Return the tokens of a prompt as text-generation-inference has them. The first has no log-probability."""
+    rows = [{"id": token.id, "text": token.text, "logprob": token.logprob} for token in tokens]
+    return [*({**row, "logprob": None} for row in rows[:1]), *rows[1:]]
 
 
 def finish_reason(reason: str, tokens: Sequence[Token]) -> str:

@@ -23,7 +23,6 @@ from hfx.tasks.transformers_settings import LACKING, OF_MODEL, RESULTS, WITHOUT_
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **LACKING,
     **RESULTS,
-    "decoder_input_details": (False,),
     "watermark": (False,),
     "best_of": (1,),
     "adapter_id": (),
@@ -32,12 +31,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # Parameters with other names in transformers.
 RENAMED = {"src_lang": "source_lang", "tgt_lang": "target_lang", "stop_sequence": "stop_words"}
+PREFILL = "decoder_input_details"
 PAD = "pad_token_id"  # no answer contains the token, so that it may be any
 STATED = {**OF_MODEL, "clean_up_tokenization_spaces": "clean_up_tokenization_spaces"}
 LENGTHS = {"max_length": MAX_TOKENS, "min_length": "min_tokens"}
 # Parameters that are no settings of hfx's own.
 READ = {
-    *("generate_parameters", "return_full_text", "grammar", "details", "top_n_tokens", PAD),
+    *("generate_parameters", "return_full_text", "grammar", "details", PREFILL, "top_n_tokens", PAD),
     *(*STATED, *LENGTHS, *pipelines.COUNTS, *NEUTRAL, *WITHOUT_EFFECT),
 }
 NEW_TOKENS = {"max_length": ("max_new_tokens", MAX_TOKENS), "min_length": ("min_new_tokens", "min_tokens")}
@@ -71,6 +71,9 @@ def read(inputs: pipelines.Inputs) -> Parameters:
     parameters.refuse_unsupported(NEUTRAL)
     _refuse_other_tokens(parameters, generation)
     settings = replace(_settings(parameters, lengths, inputs.request.names), logprobs=alternatives)
+    if parameters.flag(PREFILL):
+        settings = replace(settings, prompt_logprobs=0)
+        inputs.request.names["prompt_logprobs"] = PREFILL
     if generation["decoder_start_token_ids"] and settings.max_tokens:  # LangChain's 512 is more than many models hold
         most = generation["max_length"] - len(generation["decoder_start_token_ids"])
         settings = replace(settings, max_tokens=min(settings.max_tokens, most))
@@ -135,8 +138,9 @@ def _details(parameters: Fields, defaults: Mapping[str, Any]) -> tuple[bool, int
     """
     has_details = parameters.flag("details")
     count = parameters.number("top_n_tokens", 0, low=0, high=MOST_ALTERNATIVES)
-    if count and not has_details:
-        raise invalid("top_n_tokens go with details. Send details true, or neither.", "top_n_tokens")
+    for name in ("top_n_tokens", PREFILL):
+        if parameters.get(name) and not has_details:
+            raise invalid(f"{name} go with details. Send details true, or neither.", name)
     own = next((parameters[name] for name in ("num_beams", "beam_width") if parameters.get(name) is not None), None)
     beams = defaults.get("num_beams", 1) if own is None and not parameters.get("do_sample") else own
     if not has_details or not isinstance(beams, int) or beams <= 1:

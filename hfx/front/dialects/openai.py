@@ -18,11 +18,6 @@ from hfx.front.refusals import UNKNOWN_PATH, Refusal, invalid
 from hfx.front.schemas import body
 from hfx.names import GENERATION_TASKS, Task
 
-# Clients that send token ids by default, and the setting that prevents it.
-TOKEN_IDS = {
-    "input": "LangChain does so with OpenAIEmbeddings(check_embedding_ctx_length=False)",
-    "prompt": "lm-eval does so with tokenized_requests=False",
-}
 IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
 TYPES = {429: "rate_limit_error"}
 CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
@@ -46,8 +41,7 @@ async def completions(request: DialectRequest) -> Any:
     """POST /v1/completions: continue prompts."""
     fields = _fields(request)
     model = await request.named_model(fields, *GENERATION_TASKS)
-    prompts = _texts(fields, "prompt")
-    return await openai_completions.complete(request, openai_completions.PLAIN, model, fields, prompts)
+    return await openai_completions.complete(request, openai_completions.PLAIN, model, fields)
 
 
 async def chat_completions(request: DialectRequest) -> Any:
@@ -57,14 +51,14 @@ async def chat_completions(request: DialectRequest) -> Any:
     options = chat.checked_options(fields.pop("chat_template_kwargs", None))
     prompt = await chat.chat_prompt(request.files, model, fields.pop("messages", None), options=options)
     fields = Fields(chat.chat_settings(model, fields))
-    return await openai_completions.complete(request, openai_completions.CHAT, model, fields, [prompt])
+    return await openai_completions.complete(request, openai_completions.CHAT, model, fields, prompt)
 
 
 async def embeddings(request: DialectRequest) -> dict[str, Any]:
     """POST /v1/embeddings: return the vectors of texts."""
     fields = _fields(request)
     model = await request.named_model(fields, Task.FEATURE_EXTRACTION)
-    texts = _texts(fields, "input")
+    texts = _texts(fields)
     request.name_texts("input")
     fields.refuse_unknown(EMBEDDINGS["properties"])
     rows = await vectors.embed(request, model, fields, texts, truncate=True)
@@ -86,12 +80,13 @@ def _fields(request: DialectRequest) -> Fields:
     return fields
 
 
-def _texts(fields: Fields, name: str) -> list[str]:
-    """Return the texts in a field. Raises Refusal (400) for token ids, which may come from any tokenizer."""
-    value = fields.get(name)
+def _texts(fields: Fields) -> list[str]:
+    """Return the texts to embed. Raises Refusal (400) for token ids, which may come from any tokenizer."""
+    value = fields.get("input")
     if isinstance(value, list) and value and isinstance(value[0], (int, list)):
-        raise invalid(f"{name} has token ids, which are not supported. Send texts: {TOKEN_IDS[name]}.", name)
-    return fields.texts(name)
+        fix = "Send texts: LangChain does so with OpenAIEmbeddings(check_embedding_ctx_length=False)."
+        raise invalid(f"input has token ids, which are not supported. {fix}", "input")
+    return fields.texts("input")
 
 
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:

@@ -12,7 +12,7 @@ from hfx.client.results import Generation, Piece, joined
 from hfx.client.settings import GenerationSettings
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import DialectRequest, Events
-from hfx.front.dialects import openai_logprobs, openai_parameters
+from hfx.front.dialects import openai_parameters, openai_tokens
 from hfx.front.fields import Fields, check_count
 from hfx.front.refusals import invalid
 from hfx.front.schemas import array, body
@@ -37,7 +37,7 @@ class Style:
     delta: Callable[[str], Mapping[str, Any]]
     opening: Mapping[str, Any] | None
     alternatives: Callable[[Fields], int | None]
-    logprobs: Callable[[int], openai_logprobs.LogprobsForm]
+    logprobs: Callable[[int, bool], openai_tokens.LogprobsForm]
 
 
 PLAIN = Style(
@@ -47,8 +47,8 @@ PLAIN = Style(
     lambda t: {"text": t},
     lambda t: {"text": t},
     None,
-    openai_logprobs.completion_alternatives,
-    openai_logprobs.CompletionLogprobs,
+    openai_tokens.completion_alternatives,
+    openai_tokens.CompletionLogprobs,
 )
 CHAT = Style(
     "chatcmpl",
@@ -57,8 +57,8 @@ CHAT = Style(
     lambda t: {"message": {"role": "assistant", "content": t, "refusal": None}},
     lambda t: {"delta": {"content": t} if t else {}},
     {"delta": {"role": "assistant", "content": ""}},
-    openai_logprobs.chat_alternatives,
-    lambda _: openai_logprobs.chat_logprobs,
+    openai_tokens.chat_alternatives,
+    lambda *_: openai_tokens.chat_logprobs,
 )
 
 
@@ -66,24 +66,31 @@ CHAT = Style(
 class Completion:
     """A request for a text for each prompt and each of `choices`, which are settings with a seed each.
 
-    If `has_usage` is true, a stream ends with the numbers of tokens. `head` has the fields of all objects.
+    `shown` says what an answer has of the prompt. If `has_usage` is true, a stream ends with the numbers of tokens.
+    `head` has the fields of all objects.
     """
 
     style: Style
-    prompts: Sequence[str]
+    prompts: Sequence[openai_tokens.Prompt]
     choices: Sequence[GenerationSettings]
+    shown: openai_tokens.Shown
     has_usage: bool
     head: Mapping[str, Any]
 
     @property
     def texts(self) -> list[tuple[str, GenerationSettings]]:
         """The prompt and settings of each text, in the order of their indices."""
-        return [(prompt, settings) for prompt in self.prompts for settings in self.choices]
+        return [self.shown.settings(settings, prompt) for prompt in self.prompts for settings in self.choices]
 
-    def logprobs(self) -> openai_logprobs.LogprobsForm:
+    @property
+    def echoes(self) -> list[openai_tokens.Echo]:
+        """What precedes each text, in the order of their indices."""
+        return [openai_tokens.Echo(prompt, self.shown) for prompt in self.prompts for _ in self.choices]
+
+    def logprobs(self) -> openai_tokens.LogprobsForm:
         """Return a function that makes the JSON of a text's log-probabilities."""
         alternatives = self.choices[0].logprobs
-        return (lambda tokens: None) if alternatives is None else self.style.logprobs(alternatives)
+        return (lambda tokens: None) if alternatives is None else self.style.logprobs(alternatives, self.shown.echo)
 
     def usage(self, results: Sequence[Generation]) -> dict[str, int]:
         """Return the numbers of tokens: those of each prompt counted once, and those of all texts."""
@@ -96,11 +103,11 @@ class Completion:
         return {**self.head, "object": self.style.chunk, "choices": list(choices), **more}
 
 
-async def complete(
-    request: DialectRequest, style: Style, model: ServedModel, fields: Fields, prompts: Sequence[str]
-) -> Any:
-    """Return the answer to a request that continues `prompts`, or a stream if `fields` request one."""
+async def complete(request: DialectRequest, style: Style, model: ServedModel, fields: Fields, chat: str = "") -> Any:
+    """Return the answer to a request that continues prompts or a `chat`, or a stream if `fields` request one."""
     request.name_texts("messages" if style is CHAT else "prompt")
+    prompts: Sequence[openai_tokens.Prompt] = [chat] if style is CHAT else openai_tokens.read_prompts(fields)
+    shown = openai_tokens.Shown() if style is CHAT else openai_tokens.read_shown(fields, request.names)
     settings = openai_parameters.settings(fields, request.names)
     settings = replace(settings, logprobs=style.alternatives(fields))
     count = fields.number("n", 1, high=MOST_CHOICES)
@@ -116,14 +123,15 @@ async def complete(
         "system_fingerprint": "hfx",  # text-generation-inference's client wants one
     }
     has_usage = Fields(options).flag("include_usage")
-    completion = Completion(style, prompts, _seeded(settings, count), has_usage, head)
+    completion = Completion(style, prompts, _seeded(settings, count), shown, has_usage, head)
     if streams:
         return _stream(request, model, completion)
-    results = await request.generate(model, completion.texts)
-    choices = [
-        _choice(index, style.message(result.text), completion.logprobs()(result.tokens), result.finish_reason)
-        for index, result in enumerate(results)
-    ]
+    results = [shown.cut(result) for result in await request.generate(model, completion.texts)]
+    choices = []
+    for index, (result, echo) in enumerate(zip(results, completion.echoes, strict=True)):
+        message = style.message(echo(result.prompt_tokens) + echo(()) + result.text)
+        logprobs = completion.logprobs()(shown.tokens(result))
+        choices.append({**_choice(index, message, logprobs, result.finish_reason), **shown.fields(result)})
     return {**head, "object": style.whole, "choices": choices, "usage": completion.usage(results)}
 
 
@@ -137,16 +145,18 @@ def _seeded(settings: GenerationSettings, count: int) -> list[GenerationSettings
 async def _stream(request: DialectRequest, model: ServedModel, completion: Completion) -> Events:
     style, texts = completion.style, completion.texts
     pieces: list[list[Piece]] = [[] for _ in texts]
-    forms = [completion.logprobs() for _ in texts]
+    forms, echoes = [completion.logprobs() for _ in texts], completion.echoes
     async with aclosing(request.pieces(model, texts)) as arriving:
-        async for index, piece in arriving:
+        async for index, arrived in arriving:
+            piece = completion.shown.cut(arrived)
+            text = echoes[index](piece.prompt_tokens) + piece.text
             if not pieces[index] and style.opening:
                 yield completion.chunk(_choice(index, style.opening))
-            pieces[index].append(replace(piece, text="", log_probs=(), tokens=()))
-            logprobs = forms[index](piece.tokens)
-            if piece.text or not piece.finish_reason or style is PLAIN:
+            pieces[index].append(replace(piece, text="", log_probs=(), tokens=(), prompt_tokens=()))
+            logprobs = forms[index](completion.shown.tokens(piece))
+            if text or not piece.finish_reason or style is PLAIN:
                 reason = piece.finish_reason if style is PLAIN else None
-                yield completion.chunk(_choice(index, style.delta(piece.text), logprobs, reason or None))
+                yield completion.chunk(_choice(index, style.delta(text), logprobs, reason or None))
                 logprobs = None
             if piece.finish_reason and style is not PLAIN:
                 yield completion.chunk(_choice(index, style.delta(""), logprobs, piece.finish_reason))
@@ -161,7 +171,7 @@ def _choice(
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-PROMPTS = body("model prompt", prompt=str | list[str], **openai_parameters.SCHEMAS)
+PROMPTS = body("model prompt", **{**openai_parameters.SCHEMAS, **openai_tokens.PROMPT_SCHEMA})
 MESSAGES = body(
     "model messages",
     messages=array(body("role content", role=str, content=str | list[dict[str, Any]])),

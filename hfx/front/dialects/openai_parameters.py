@@ -11,7 +11,7 @@ from hfx.front.fields import Fields, generation_settings
 from hfx.front.refusals import invalid, shown
 from hfx.front.schemas import GENERATION, body
 from hfx.front.structured_output import OPENAI, OPENAI_SCHEMAS, openai_structure
-from hfx.names import LOGPROBS, MAX_TOKENS
+from hfx.names import LOGPROBS, MAX_TOKENS, PROMPT_LOGPROBS
 from hfx.tasks.transformers_settings import LACKING
 
 # Fields of this API that hfx does not support, with the values that have no effect.
@@ -31,7 +31,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     **LACKING,
     # vLLM's
     **dict.fromkeys(
-        ("allowed_token_ids", "chat_template", "guided_grammar", "prompt_logprobs", "truncate_prompt_tokens"), ()
+        ("allowed_token_ids", "chat_template", "guided_grammar", PROMPT_LOGPROBS, "truncate_prompt_tokens"), ()
     ),
     "add_generation_prompt": (True,),
     "bad_words": ([],),

@@ -25,7 +25,7 @@ from hfx.tasks.task import FieldKind, FormField
 KINDS: Mapping[str, FieldKind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "choice"}
 LANGUAGES = of_scope(TRANSLATION)
 COMMON = ("max_tokens", "temperature", "top_p", "num_beams", *LANGUAGES)  # the page folds the other settings away
-UNSHOWN = (names.RETURN_LOG_PROBS, names.LOGPROBS, names.ADD_SPECIAL_TOKENS)  # the page shows texts, not their tokens
+UNSHOWN = (*names.LOG_PROBS, names.PROMPT_TOKEN_IDS, names.ADD_SPECIAL_TOKENS)  # the page shows texts, not tokens
 
 
 async def list_models(request: DialectRequest) -> bytes:

@@ -20,7 +20,7 @@ from .fair_scheduler import FairScheduler
 from .jobs import Events, Job, Listener, Sequence, notify_all
 from .partition import Outputs
 from .picker import Picker
-from .plan import Compact, Encode, Picks, Plan, Run
+from .plan import Compact, Encode, Plan, Run
 from .request import Event, Step
 from .runners import DecoderRunner, EncoderDecoderRunner, Runner
 
@@ -166,6 +166,7 @@ class Core:
             if runner.placement.runs_ahead and isinstance(plan, Run) and self._goes_on(plan):
                 runner.partitions[plan.width].begin_next_step(plan.groups)
             steps = self.picker.pick(outputs, plan.picks, draft)
+            of_prompt = self.picker.prompt_tokens(outputs, plan)
             drop_rejected(runner, plan, steps)
         except BaseException as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             if isinstance(error, DeviceLost):
@@ -174,7 +175,7 @@ class Core:
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
             self.scheduler.finish(plan, steps)
-            self._publish(plan.picks, steps)
+            self._publish(plan, steps, of_prompt)
             self.counters.accepted_tokens += sum(step.accepted for step in steps)
         seconds = time.perf_counter() - started
         self.scheduler.charge(plan, seconds)
@@ -203,11 +204,11 @@ class Core:
             job.over = True
         notify_all(listener for job in ended for listener in self._deliver(job, (), error))
 
-    def _publish(self, picks: Picks, steps: list[Step]) -> None:
-        events: dict[Job, list[Event]] = {}
+    def _publish(self, plan: Plan, steps: list[Step], of_prompt: Event | None = None) -> None:
+        events: dict[Job, list[Event]] = {} if of_prompt is None else {plan.jobs[0]: [of_prompt]}
         failures: dict[Job, EngineError] = {}
         now = time.monotonic()
-        for sequence, step in zip(picks, steps, strict=True):
+        for sequence, step in zip(plan.picks, steps, strict=True):
             job, tokens = sequence.job, _new_tokens(sequence, step)
             times = job.times
             self.counters.tokens += tokens

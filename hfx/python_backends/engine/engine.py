@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import DeviceLost, EngineClosed, EngineError, QueueFull
+from ..errors import DeviceLost, EngineClosed, EngineError, InvalidRequest, QueueFull
 from .core import Core, Stats
 from .fair_scheduler import BATCHES, FairScheduler
 from .jobs import Drafter, Job, new_job
@@ -229,6 +229,9 @@ class Engine:
     def _open_partition(self, job: Job) -> None:
         runner, width = self._core.runner_of(job), job.sequences[0].width
         runner.open_partition(width)
+        if job.scored and not runner.partitions[width].takes_several:
+            message = "the model's graph has no log-probabilities of prompts; export the model again"
+            raise InvalidRequest("prompt_log_probs", job.request.settings.prompt_log_probs, "", message)
         if self.settings.guesses and job.rows == 1 and runner.partitions[width].verifies:
             job.sequences[0].drafter = Drafter(job.request.prompt, MOST_DRAFT, job.request.settings.max_tokens)
 

@@ -152,7 +152,7 @@ class FairScheduler:
         self._since_step = [each + seconds for each in self._since_step]
         if isinstance(plan, Run) and plan.groups:
             self._step_seconds[batch], self._since_step[batch] = seconds, 0.0
-        elif isinstance(plan, Run) and not (plan.spans[0].is_whole or plan.spans[0].is_rest):
+        elif isinstance(plan, Run) and not (plan.spans[0].is_whole or plan.spans[0].is_rest or plan.spans[0].scored):
             self._token_seconds = seconds / len(plan.spans[0].tokens)
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:

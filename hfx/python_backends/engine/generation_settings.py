@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import UnionType
 from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..checks import NAME_LENGTH, Check, boolean, integer, nearest, number, one_of, strings
+from ..checks import NAME_LENGTH, Check, Ids, boolean, integer, nearest, number, one_of, strings, token_ids
 from ..errors import InvalidRequest
 
 LONGEST_LANGUAGE = 64  # characters of a language code
@@ -64,6 +64,12 @@ class Setting:
     def is_list(self) -> bool:
         """Whether the setting has any number of values."""
         return get_origin(self.type) is tuple
+
+    @property
+    def item(self) -> type:
+        """The type of each of the values, if there may be several."""
+        kind: type = get_args(self.type)[0]
+        return kind
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -290,6 +296,16 @@ class Texts:
         "INT32",
         integer(0, MOST_ALTERNATIVES),
         "return the tokens, and for each position this many of the likeliest tokens; not with beams",
+    )
+    # None: the prompt's tokens are not returned.
+    prompt_logprobs: Optional[int] = setting(
+        None,
+        "INT32",
+        integer(0, MOST_ALTERNATIVES),
+        "the same for the prompt's tokens, if the model continues its prompt",
+    )
+    prompt_token_ids: Ids = setting(  # noqa: RUF009
+        (), "INT32", token_ids, "the prompt as token ids, special tokens included, in place of a text"
     )
 
 

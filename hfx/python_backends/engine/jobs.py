@@ -281,6 +281,11 @@ class Job:
         return listeners
 
     @property
+    def scored(self) -> bool:
+        """Whether the log-probabilities of its prompt are wanted."""
+        return self.request.settings.prompt_log_probs is not None
+
+    @property
     def all_rows(self) -> Ids:
         """The rows of all its sequences."""
         return tuple(row for sequence in self.sequences for row in sequence.rows)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..checks import Ids
 from .captures import BoundRun, Net
 from .kv_cache import Cache, CrossCache, Pairs, Place, bind_cache
+from .plan import SCORED
 from .sessions import Bindable
 from .spec import EngineSpec
 
@@ -128,7 +129,8 @@ class DecoderPartition:
       more row, in which parts of prompts are run. `cross` has the sources' keys and values.
     - `size` determines the number of groups of a step, and `verifies` says that a run of several tokens of row 0 gives
       the same bits as single steps (see probes).
-    - `_steps` and `_drafts` are the bound runs; all of them write `_logits` [rows, vocabulary].
+    - `_steps` and `_drafts` are the bound runs; all of them write `_logits` [rows, vocabulary], which has at least
+      SCORED rows without an encoder.
 
     For the life of the sequence in a row:
 
@@ -147,7 +149,7 @@ class DecoderPartition:
         shape = (2 * spec.layers, rows + more_rows, spec.kv_heads, spec.max_length, spec.head_dim)
         self.cache = place.cache(shape, spec.kv_type)
         self.cross = CrossCache(spec, groups, place) if spec.has_encoder else None
-        self._logits = place.array((rows, spec.vocab_size), np.float32)
+        self._logits = place.array((max(rows, SCORED * more_rows), spec.vocab_size), np.float32)
         self._capacity = spec.max_length
         self.size = StepSize()
         self.verifies = False

@@ -16,8 +16,8 @@ from ..errors import EngineError
 from .jobs import Sequence as Searched
 from .matcher import Floats
 from .partition import Outputs
-from .plan import Picks
-from .request import Step, Top
+from .plan import Picks, Plan, Run
+from .request import Event, Step, Top
 from .sampling import SingleSearch
 from .scores import Best, Ids, Scores, failure
 from .search import log_probs_at
@@ -40,6 +40,25 @@ class Picker:
         """
         steps = self._pick(outputs, picks)
         return [self._follow(outputs, picks, draft, *steps)] if draft else steps
+
+    def prompt_tokens(self, outputs: Outputs, plan: Plan) -> Event | None:
+        """Return the tokens of a prompt whose log-probabilities a plan's `outputs` have; None if none are wanted."""
+        if not isinstance(plan, Run) or not plan.spans or not plan.spans[0].scored:
+            return None
+        (span,), (job,) = plan.spans, plan.prefill_jobs
+        prompt, known = job.request.prompt, job.prefilled  # the log-probabilities up to the token `known` are known
+        ids = prompt[known + 1 : span.end + 1]
+        count = job.request.settings.prompt_log_probs or 0
+        log_probs, columns = self._scores.of_prompt(outputs, known - span.start, ids, count)
+        top = map(_pairs, columns[:, None, 1:], log_probs[:, None, 1:])
+        first = 0 if known else 1
+        return Event(
+            0,
+            (*prompt[:first], *ids),
+            log_probs=(*(0.0,) * first, *log_probs[:, 0].tolist()),
+            top=(*((),) * first, *top),
+            of_prompt=True,
+        )
 
     def _follow(self, outputs: Outputs, picks: Picks, draft: Sequence[int], step: Step) -> Step:
         """Choose again while the choices are the draft's tokens, unless they need scores that the run lacks."""

@@ -55,6 +55,10 @@ def padded(count: int, unit: int, most: int = sys.maxsize) -> int:
     return min(-(-units // step) * step * unit, most)
 
 
+# The most tokens of a part whose log-probabilities are wanted: its logits have as many rows.
+SCORED = 64
+
+
 def part_start(start: int, end: int) -> int:
     """Return where the run of a prompt's part from `start` to `end` begins.
 
@@ -72,6 +76,8 @@ class Span:
     own rows. `loads` are the blocks of the prefix cache that hold the prompt's beginning. If the span is everything
     after these blocks, it is run in the first of the prompt's rows, like a whole prompt. After the run, for each (block
     of the prompt, block of the cache) pair in `saves`, the first block is copied to the second.
+
+    A `scored` span, whose run has logits for each of its tokens, is run alone like a part.
     """
 
     tokens: Ids
@@ -79,6 +85,7 @@ class Span:
     rows: Ids = ()
     loads: Ids = ()
     saves: Pairs = ()
+    scored: bool = False
 
     @property
     def end(self) -> int:
@@ -87,8 +94,8 @@ class Span:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the span is a whole prompt."""
-        return not self.start and bool(self.rows)
+        """Whether the span is a whole prompt that may be run in a batch."""
+        return not self.start and bool(self.rows) and not self.scored
 
     @property
     def is_rest(self) -> bool:
@@ -105,9 +112,9 @@ class Run:
     last run. `sequences` are the sequences that have the groups' rows. A prefill runs `spans`: a part of a long prompt,
     or whole prompts whose first rows lie beside each other. `prefill_jobs[i]` is the job of `spans[i]`.
 
-    The outputs have the rows of the groups, or a row for each span. `picks` maps each sequence that chooses its next
-    token to the rows of the outputs from which the rows of its search choose. `logits` says whether any of them needs
-    more than the argmax.
+    The outputs have the rows of the groups, or a row for each span, or for each token of a scored span. `picks` maps
+    each sequence that chooses its next token to the rows of the outputs from which the rows of its search choose.
+    `logits` says whether anything needs more than the argmax.
 
     A step of row 0 alone may have a `draft`: guessed tokens, which are run after its next input. The outputs then have
     a row for each of them, too, and the run sets no next input of row 0. If row 0 chooses the first token of the draft,
@@ -131,11 +138,13 @@ class Run:
         for row, (span, job) in enumerate(zip(self.spans, self.prefill_jobs, strict=True)):
             # All rows of all searches choose from the one row that their prompt was run in.
             if span.rows:
-                picks |= {sequence: (row,) * sequence.search.rows for sequence in job.sequences}
+                last = len(span.tokens) - 1 if span.scored else row
+                picks |= {sequence: (last,) * sequence.search.rows for sequence in job.sequences}
         jobs = dict.fromkeys((*(sequence.job for sequence in self.sequences), *self.prefill_jobs))
         object.__setattr__(self, "picks", picks)
         object.__setattr__(self, "jobs", tuple(jobs))
-        object.__setattr__(self, "logits", any(sequence.wants_logits for sequence in picks))
+        wants_logits = [*(sequence.wants_logits for sequence in picks), *(span.scored for span in self.spans)]
+        object.__setattr__(self, "logits", any(wants_logits))
 
 
 @dataclass(frozen=True)

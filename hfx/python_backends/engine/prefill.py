@@ -19,7 +19,7 @@ from ..checks import Ids
 from .captures import Net
 from .kv_cache import KvCache, Place, PrefixBlocks
 from .partition import DecoderPartition, Outputs, Tokens
-from .plan import Span
+from .plan import SCORED, Span
 from .prefix_cache import BLOCK
 from .probes import MOST_LEAST, Bits, is_same_in_parts, row_bytes
 from .sessions import Reserved, pad
@@ -43,7 +43,7 @@ class Prefill:
         self.blocks = blocks
         self._spec, self._partition, self._slots = spec, partition, slots
         self._part_row = len(partition.lengths)
-        self._next_ids = np.zeros((len(partition.lengths), 1), np.int64)
+        self._next_ids = np.zeros((max(len(partition.lengths), SCORED), 1), np.int64)
 
     def run(self, spans: Sequence[Span], logits: bool) -> Outputs:
         """Run whole prompts in a batch that is padded at the right, or a part of a prompt.
@@ -57,7 +57,8 @@ class Prefill:
             begin = first.rows[0] if first.is_rest else self._part_row
             if first.loads:
                 self._prefixes.load(first.loads, self._cache, begin)
-            return self._run(begin, spans, ids, lengths, logits)
+            picked = np.arange(ids.shape[1], dtype=np.int64)[None] if first.scored else None
+            return self._run(begin, spans, ids, lengths, logits, picked)
         size = self._partition.size
         rest, beside = rows % size.multiple, size.of(rows) - rows
         if rest and rows + beside > MOST_LEAST:
@@ -111,19 +112,29 @@ class Prefill:
         return Bits(logits, self._cache.positions(self._part_row, 0, len(text)).copy())
 
     def _run(
-        self, begin: int, spans: Sequence[Span], ids: NDArray[np.int64], lengths: NDArray[np.int32], logits: bool
+        self,
+        begin: int,
+        spans: Sequence[Span],
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.int32],
+        logits: bool,
+        picked: NDArray[np.int64] | None = None,
     ) -> Outputs:
-        """Run `ids` [rows, width] of these `lengths` from row `begin` on, and copy the results to the spans' rows."""
-        rows, width = ids.shape
-        start = spans[0].start
+        """Run `ids` [rows, width] of these `lengths` from row `begin` on, and copy the results to the spans' rows.
+
+        The outputs are those of the `picked` tokens [1, picked] of a single row, or of each row's last token.
+        """
+        width, start = ids.shape[1], spans[0].start
+        picked = (lengths - 1).astype(np.int64)[:, None] if picked is None else picked
         tokens = Tokens(
             ids,
             np.ascontiguousarray(np.broadcast_to(np.arange(start, start + width, dtype=np.int64), ids.shape)),
             start + lengths - np.int32(1),
             np.array(start + width, np.int32),
-            (lengths - 1).astype(np.int64)[:, None],
+            picked,
         )
-        self._partition.bind(begin, tokens, self._next_ids[:rows], logits).run()
+        next_ids = self._next_ids[: picked.size]
+        self._partition.bind(begin, tokens, next_ids, logits).run()
         for source, span in enumerate(spans, begin):
             if span.saves:
                 self._prefixes.save(span.saves, self._cache, source)
@@ -131,7 +142,8 @@ class Prefill:
                 if row != source:
                     self._partition.cache.copy(source, row, span.end)
                 self._partition.start(row, span.end)
-        return self._partition.outputs(self._next_ids[:rows], logits).first(len(spans))
+        outputs = self._partition.outputs(next_ids, logits)
+        return outputs if spans[0].scored else outputs.first(len(spans))
 
 
 class ArraySources:

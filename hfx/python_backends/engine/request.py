@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # it needs numpy
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Top = tuple[tuple[int, float], ...]  # ids of most probable tokens and their log-probabilities, best first
+MOST_SCORED = 2**17  # log-probabilities of a prompt, about 30 MB with their tokens and texts
 
 
 def _maker(name: str, value: Any) -> Any:
@@ -59,6 +60,9 @@ class Settings(Decoding):
     )
     top_log_probs: int = setting(
         0, "", integer(0, MOST_ALTERNATIVES), "of so many most probable tokens in each place, too; not with beams"
+    )
+    prompt_log_probs: Optional[int] = setting(
+        None, "", optional(integer(0, MOST_ALTERNATIVES)), "of the prompt's tokens, and of so many in each place"
     )
 
     def __post_init__(self) -> None:
@@ -102,6 +106,10 @@ class Event:
     score of a beam: the sum of its processed log-probabilities, divided by length ** length_penalty. `log_probs`, if
     wanted, has the natural log-probability of each of `ids`, which is the model's own, before any processing. `top`, if
     wanted (Settings.top_log_probs), has the most probable tokens at the place of each of `ids`.
+
+    If the event is `of_prompt`, `ids` are the next tokens of the prompt instead (Settings.prompt_log_probs). All of
+    these events come before the first new token, and all of them have the index 0. The prompt's first token, which
+    follows nothing, has the log-probability 0 and no `top`.
     """
 
     index: int
@@ -110,6 +118,7 @@ class Event:
     score: float | None = None
     log_probs: tuple[float, ...] | None = None
     top: tuple[Top, ...] = ()
+    of_prompt: bool = False
 
 
 @dataclass(slots=True)
@@ -155,6 +164,7 @@ def check(request: Request, spec: EngineSpec, slots: int) -> None:
     has.
     """
     settings = request.settings
+    _check_scored(request, spec)
     if spec.has_encoder and not settings.decoder_prompt:
         raise InvalidRequest("decoder_prompt", (), "the ids that the model's decoder starts with")
     if not spec.has_encoder and settings.decoder_prompt:
@@ -172,6 +182,18 @@ def check(request: Request, spec: EngineSpec, slots: int) -> None:
     if start + settings.max_tokens > spec.max_length:
         needed = start + settings.max_tokens
         raise DoesNotFit("positions", needed, spec.max_length, "Shorten the prompt or lower max_tokens")
+
+
+def _check_scored(request: Request, spec: EngineSpec) -> None:
+    alternatives = request.settings.prompt_log_probs
+    if alternatives is None:
+        return
+    if spec.has_encoder:
+        raise InvalidRequest("prompt_log_probs", alternatives, "left out, as the model's encoder reads the prompt")
+    values = len(request.prompt) * (1 + alternatives)
+    if values > MOST_SCORED:
+        fix = "Shorten the prompt, or ask for fewer alternatives"
+        raise DoesNotFit("log-probabilities of its prompt", values, MOST_SCORED, fix)
 
 
 def _all_ids(request: Request) -> Iterable[tuple[str, Ids]]:

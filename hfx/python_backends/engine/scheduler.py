@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..checks import Ids
 from .jobs import Job, Pairs, Sequence
-from .plan import Compact, Encode, Limits, Plan, Run, Span, part_start
+from .plan import SCORED, Compact, Encode, Limits, Plan, Run, Span, part_start
 from .prefix_cache import BLOCK, PrefixCache
 from .request import Step
 
@@ -236,11 +236,12 @@ class Scheduler:
     def _next_prompts(self) -> list[Job]:
         """Return a job whose prompt is run in parts, or several jobs with short prompts.
 
-        If there are both, they alternate. The rest of a prompt whose beginning is cached is run alone: runners take no
-        batch of rows with cached tokens.
+        A prompt whose log-probabilities are wanted is always run in parts, and from its beginning, because the prefix
+        cache has no logits. If there are both, they alternate. The rest of a prompt whose beginning is cached is run
+        alone: runners take no batch of rows with cached tokens.
         """
         cached = {job: self.prefixes.cached(job.prompt) for job in self.to_prefill}
-        long = [job for job in self.to_prefill if len(job.prompt) - cached[job] > self.limits.chunk]
+        long = [job for job in self.to_prefill if job.scored or len(job.prompt) - cached[job] > self.limits.chunk]
         if self.chunking is None and long:
             self.chunking = long[0]
             self.to_prefill.remove(long[0])
@@ -258,10 +259,10 @@ class Scheduler:
 
         A job gets its rows when the last tokens of its prompt are run.
         """
-        loads = {job: () if job.prefilled else self.prefixes.load(job.prompt) for job in jobs}
+        loads = {job: () if job.prefilled or job.scored else self.prefixes.load(job.prompt) for job in jobs}
         starts = {job: job.prefilled or BLOCK * len(loads[job]) for job in jobs}
         most = self.part if self.chunking in jobs else self.limits.chunk
-        ends = {job: min(starts[job] + most, len(job.prompt)) for job in jobs}
+        ends = {job: min(starts[job] + min(most, SCORED if job.scored else most), len(job.prompt)) for job in jobs}
         complete = [job for job, end in ends.items() if end == len(job.prompt)]
         saves = dict(zip(complete, self.prefixes.reserve([job.prompt for job in complete]), strict=True))
         # First, each job gets the row in which its prompt is run. With several jobs, these rows lie beside each other;
@@ -273,7 +274,7 @@ class Scheduler:
             self._assign(job)
         starts = {job: part_start(starts[job], end) for job, end in ends.items()}
         return tuple(
-            Span(job.prompt[starts[job] : end], starts[job], job.all_rows, loads[job], saves.get(job, ()))
+            Span(job.prompt[starts[job] : end], starts[job], job.all_rows, loads[job], saves.get(job, ()), job.scored)
             for job, end in ends.items()
         )
 

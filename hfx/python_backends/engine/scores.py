@@ -21,7 +21,7 @@ from .matcher import Floats
 from .partition import Outputs
 from .plan import padded
 from .processors import BANNED
-from .search import WHOLE_ROW, Search
+from .search import WHOLE_ROW, Search, log_probs_at
 from .sessions import Arrays, Bindables, Binding, Reserved, SessionSettings, open_session
 from .spec import EngineSpec
 from .staging import MOST_CAPTURED
@@ -30,6 +30,7 @@ from .staging import MOST_CAPTURED
 # powers of two.
 FEWEST = 32  # edits
 MOST_BOUND = 256  # shapes whose memory stays bound; most of them have less than 100 KB
+FEW = 16  # rows whose exponentials are in memory together
 SPARE = 4  # best scores beyond those that searches need, because CUDA's TopK returns equal scores in any order
 
 Ids = NDArray[np.int64]
@@ -76,6 +77,20 @@ class HostScores:
         _copy_rows(outputs.host_logits, rows, copies)
         return self._top(copies, count)[1]
 
+    def of_prompt(self, outputs: Outputs, first: int, ids: Sequence[int], count: int) -> tuple[Floats, Ids]:
+        """Return the log-probabilities [rows, 1 + count] of `ids` and of the most probable tokens, and all their ids.
+
+        The rows are those of `outputs` from `first` on, one for each of `ids`.
+        """
+        logits = np.ascontiguousarray(outputs.host_logits[first : first + len(ids)])
+        top = self._top(logits, count)[1] if count else np.empty((len(ids), 0), np.int64)
+        columns = np.concatenate([np.array(ids, np.int64).reshape(-1, 1), top], axis=1)
+        log_probs = np.empty(columns.shape, np.float32)
+        for at in range(0, len(ids), FEW):
+            some = slice(at, at + FEW)
+            log_probs[some] = log_probs_at(logits[some], columns[some])
+        return log_probs, columns
+
     def _gather(self, logits: Floats, picks: Rows) -> None:
         """Copy the logits of all picks' rows to the scores, or their log-softmax if the search uses that."""
         soft = [row for sequence, rows in picks.items() if sequence.search.uses_log_probs for row in rows]
@@ -107,7 +122,7 @@ class DeviceScores:
         self._net, self._device, self._on_host = net, device, on_host
         self._vocabulary = spec.vocab_size
         self._runs: dict[Any, _BoundRun] = {}  # by shapes, the least recent first
-        self.most_probable = on_host.most_probable
+        self.most_probable, self.of_prompt = on_host.most_probable, on_host.of_prompt
 
     @staticmethod
     def takes(search: Search) -> bool:

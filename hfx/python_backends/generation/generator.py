@@ -216,13 +216,8 @@ def _refuse_several(config: GenerationConfig) -> None:
 
 
 def _read(config: GenerationConfig) -> Read:
-    """Return how to read texts that are only returned whole.
-
-    They are read as they come if stop strings may end them earlier. Texts with tokens are read as they come, too:
-    reading 1,000 tokens with 20 alternatives each at once would delay the pieces of other requests by 0.1 s.
-    """
-    comes_early = config.returns_tokens or (config.stop_words and config.num_beams == 1)
-    return read_live if comes_early else read_whole
+    """Return how to read texts that are only returned whole."""
+    return read_live if config.comes_early else read_whole
 
 
 def _tokenizer(path: Path) -> Any:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional, TypeVar
 
 from ..engine.request import Event, Request, Top
-from .detokenizer import Detokenizer, StopStrings
+from .detokenizer import Detokenizer, StopStrings, WindowDecoder
 
 # JSON has no minus infinity; OpenAI's API writes this for an impossible token.
 LEAST = -9999.0
+# The tensors of tokens, and the fields of Token that they have.
+TABLES = {"token_ids": "id", "token_texts": "text", "token_log_probs": "logprob", "token_special": "special"}
 # The beginning of the text of a token that is not UTF-8 by itself, as in OpenAI's API: bytes:\xe2\x80
 BYTES = "bytes:"
 
@@ -23,6 +25,9 @@ class Token:
     has the text `bytes:\\xe2\\x80`, as in OpenAI's API. `logprob` is the natural logarithm of the model's own
     probability, before temperature, penalties and any other processing. `top` has the most probable tokens at this
     place, best first, as many as the setting `logprobs` says; the token may be among them.
+
+    A token may also be one of the prompt (`prompt_logprobs`). The first of these follows nothing, so it has the
+    log-probability 0 and no `top`.
     """
 
     id: int
@@ -39,6 +44,9 @@ class Token:
         return bytes.fromhex(self.text.removeprefix(BYTES).replace("\\x", " "))
 
 
+NO_TOKEN = Token(-1, "", 0.0)
+
+
 def shown(raw: bytes) -> str:
     """Return the text of a token's bytes. A text that could be mistaken for bytes is written as bytes, too."""
     try:
@@ -48,18 +56,21 @@ def shown(raw: bytes) -> str:
     return BYTES + "".join(f"\\x{byte:02x}" for byte in raw) if text.startswith(BYTES) else text
 
 
-def token_outputs(tokens: Sequence[Token]) -> dict[str, Any]:
-    """Return rows [tokens, 1 + alternatives] by the names of a generator's output tensors."""
-    return {
-        "token_ids": _table(tokens, "id"),
-        "token_texts": _table(tokens, "text"),
-        "token_log_probs": _table(tokens, "logprob"),
-        "token_special": _table(tokens, "special"),
-    }
+def token_outputs(tokens: Sequence[Token], prefix: str = "") -> dict[str, Any]:
+    """Return rows [tokens, 1 + alternatives] by the names of a generator's output tensors, after `prefix`.
+
+    The alternatives that the first token of a prompt lacks have the id -1.
+    """
+    width = max((len(token.top) for token in tokens), default=0)
+    rows = [(token, *token.top, *(NO_TOKEN,) * (width - len(token.top))) for token in tokens]
+    return {prefix + tensor: [[getattr(each, name) for each in row] for row in rows] for tensor, name in TABLES.items()}
 
 
-def _table(tokens: Iterable[Token], field: str) -> list[list[Any]]:
-    return [[getattr(each, field) for each in (token, *token.top)] for token in tokens]
+def prompt_outputs(tokens: Sequence[Token]) -> dict[str, Any]:
+    """Return the tokens of a prompt by the names of a generator's output tensors; none if there are no tokens."""
+    if not tokens:
+        return {}
+    return {"prompt_log_probs": [token.logprob for token in tokens], **token_outputs(tokens, "prompt_")}
 
 
 Item = TypeVar("Item")
@@ -73,7 +84,8 @@ class Piece:
     its text may be empty. The counts are totals up to this piece. `input_tokens` is the number of tokens that the model
     read, special tokens included. `output_tokens` is the number that it generated for this text, the end token and the
     tokens of a stop string included. `truncated_tokens` is the number of input tokens that were cut off. `log_probs`
-    and `tokens` belong to the tokens that came after the previous piece.
+    and `tokens` belong to the tokens that came after the previous piece, and `prompt_tokens` are the next tokens of the
+    prompt. The pieces with these come first, without a text; if there are several texts, for index 0 only.
     """
 
     text: str
@@ -84,11 +96,12 @@ class Piece:
     truncated_tokens: int = 0
     log_probs: tuple[float, ...] | None = None
     tokens: tuple[Token, ...] | None = None
+    prompt_tokens: tuple[Token, ...] = ()
 
     @property
     def is_shown(self) -> bool:
         """Whether a caller gets the piece. It does not if no text is decided yet."""
-        return bool(self.text or self.finish_reason)
+        return bool(self.text or self.finish_reason or self.prompt_tokens)
 
     def outputs(self) -> dict[str, Any]:
         """Return the piece's values by the names of a generator's output tensors.
@@ -103,6 +116,7 @@ class Piece:
             "truncated_tokens": self.truncated_tokens,
             "output_log_probs": self.log_probs or (),
             **({} if self.tokens is None else token_outputs(self.tokens)),
+            **prompt_outputs(self.prompt_tokens),
         }
 
 
@@ -124,6 +138,7 @@ class SequenceReader:
         self._stops = StopStrings(stops)
         self._returns_tokens = returns_tokens
         self._window = detokenizer.window() if returns_tokens else None
+        self._prompt_window = detokenizer.window()
 
     def first(self, index: int, request: Request) -> Piece:
         """Return the empty piece with which text `index` of a request begins."""
@@ -142,6 +157,8 @@ class SequenceReader:
         If `before` was not shown, its tokens go to this piece. The event of a text's end has all tokens of the text;
         those that have come before are left out.
         """
+        if event.of_prompt:
+            return replace(before, prompt_tokens=self.tokens(event, 0, len(event.ids)))
         known = before.output_tokens if event.finish_reason else 0
         text, count = self._text(event, known)
         log_probs, tokens = before.log_probs, before.tokens
@@ -165,13 +182,15 @@ class SequenceReader:
     def tokens(self, event: Event, known: int, count: int) -> tuple[Token, ...]:
         """Return the `count` tokens after the first `known` tokens of an event."""
         found = []
+        window = self._prompt_window if event.of_prompt else self._window
         log_probs = event.log_probs or ()
         for at in range(known, known + count):
             token_id = event.ids[at]
             top: Top = event.top[at] if event.top else ()
-            found.append(self._token(token_id, log_probs[at], tuple(self._token(*each) for each in top)))
-            if self._window is not None and not self._detokenizer.is_special(token_id):
-                self._window.push(token_id)
+            others = tuple(self._token(window, *each) for each in top)
+            found.append(self._token(window, token_id, log_probs[at], others))
+            if window is not None and not self._detokenizer.is_special(token_id):
+                window.push(token_id)
         return tuple(found)
 
     def _text(self, event: Event, known: int) -> tuple[str, int]:
@@ -185,12 +204,14 @@ class SequenceReader:
             text += self._stops.push(self._decoder.finish()) + self._stops.finish()
         return text, max(len(event.ids) - known, 0)
 
-    def _token(self, token_id: int, log_prob: float, top: tuple[Token, ...] = ()) -> Token:
+    def _token(
+        self, window: WindowDecoder | None, token_id: int, log_prob: float, top: tuple[Token, ...] = ()
+    ) -> Token:
         """Return a token that may come next."""
         raw = self._detokenizer.token_bytes(token_id)
         if raw is None:
-            assert self._window is not None
-            raw = self._window.peek(token_id).encode()
+            assert window is not None
+            raw = window.peek(token_id).encode()
         return Token(token_id, shown(raw), max(log_prob, LEAST), self._detokenizer.is_special(token_id), top)
 
 
@@ -209,6 +230,7 @@ def join_pieces(pieces: Sequence[Piece]) -> Piece:
         text=text,
         log_probs=_joined([piece.log_probs for piece in pieces]),
         tokens=_joined([piece.tokens for piece in pieces]),
+        prompt_tokens=_joined([piece.prompt_tokens for piece in pieces]) or (),
     )
 
 

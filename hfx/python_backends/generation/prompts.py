@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Union
 
 from ..engine.request import Request
-from ..errors import DoesNotFit, InvalidInput, InvalidRequest, ModelDamaged
+from ..errors import DoesNotFit, InvalidInput, InvalidRequest, ModelDamaged, unusable
 from ..inputs import BYTES_PER_TOKEN, LONGEST_TEXT, MARGIN, decoded, piece
 from .configuration import Configuration, GenerationConfig
 
@@ -46,7 +46,12 @@ class PromptEncoder:
             )
 
     def encode(self, text: Text, config: GenerationConfig) -> Request:
-        """Return the request for `text`. Raises InvalidRequest, and DoesNotFit if it is too long and may not be cut."""
+        """Return the request for `text`. Raises InvalidRequest, and DoesNotFit if it is too long and may not be cut.
+
+        If the prompt is token ids, which are never cut, `text` must be empty.
+        """
+        if config.prompt_token_ids:
+            return self._of_ids(text, config)
         raw = _bytes(self._configuration.prefix) + _bytes(text)
         return self._source(raw, config) if self._configuration.has_encoder else self._beginning(raw, config)
 
@@ -112,6 +117,17 @@ class PromptEncoder:
         ids = self._ids(encoding, config)
         config = replace(config, max_tokens=min(config.max_tokens, length - len(ids)))
         return Request(ids, config, config.deadline, truncated_tokens=dropped)
+
+    def _of_ids(self, text: Text, config: GenerationConfig) -> Request:
+        ids = config.prompt_token_ids
+        if text:
+            raise unusable(FIELD, text, "prompt_token_ids are the prompt")
+        if max(ids) >= self._vocab_size:
+            raise InvalidRequest("prompt_token_ids", max(ids), f"made of ids from 0 to {self._vocab_size - 1}")
+        if not (self._configuration.has_encoder or config.asks_for_tokens):
+            length = self._configuration.default_max_length or self._configuration.max_length
+            config = replace(config, max_tokens=max(min(config.max_tokens, length - len(ids)), 1))
+        return Request(ids, config, config.deadline)
 
     def _fitted(self, raw: bytes, room: int, side: str) -> tuple[Any, int]:
         """Return at most `room` tokens of a text, and how many tokens were cut off.

@@ -25,14 +25,18 @@ _TYPES: dict[str, Any] = {
     "output_tokens": np.int32,
     "truncated_tokens": np.int32,
     "output_log_probs": np.float32,
+    "prompt_log_probs": np.float32,
     "num_input_tokens": np.int32,
     "num_output_tokens": np.int32,
+}
+# These tensors have a row for each token.
+_TABLES: dict[str, Any] = {
     "token_ids": np.int32,
     "token_texts": np.object_,
     "token_log_probs": np.float32,
     "token_special": np.bool_,
 }
-_TABLES = ("token_ids", "token_texts", "token_log_probs", "token_special")  # these tensors have a row for each token
+_TABLES |= {f"prompt_{name}": kind for name, kind in _TABLES.items()}
 # Outputs that hardly change within a request, so that their tensors (in shared memory) are made once.
 _CACHED = ("finish_reason", "input_tokens", "truncated_tokens", "output_log_probs", "num_input_tokens")
 
@@ -157,4 +161,4 @@ def _tensor(name: str, value: Any) -> Any:
 def _table(name: str, rows: list[list[Any]]) -> Any:
     """Return the tensor [1, rows, values of a row]."""
     values = [value.encode() if isinstance(value, str) else value for row in rows for value in row]
-    return pb.Tensor(name, np.array(values, _TYPES[name]).reshape(1, len(rows), len(rows[0]) if rows else 1))
+    return pb.Tensor(name, np.array(values, _TABLES[name]).reshape(1, len(rows), len(rows[0]) if rows else 1))

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from hfx.batch.arrow import Scoring, score_batches
 from hfx.batch.azure.rows import COLUMN, SETTINGS, open_scorer
 from hfx.batch.models import Repository, open_model
-from hfx.batch.rows import check_columns, inputs_of, own_settings, row_seed
+from hfx.batch.rows import check_columns, inputs_of, own_settings, prediction_columns, row_seed
 from hfx.errors import UsageError
 from hfx.names import Task
 from tests.rigs.checkpoints.published import export_zoo
@@ -129,9 +129,18 @@ def test_whole_numbers_beside_nulls_of_pandas_are_taken() -> None:
         own_settings({"max_tokens": 3.5}, columns)
 
 
+def test_the_tokens_of_a_prompt_are_a_column(generator: Opened) -> None:
+    settings = {"max_tokens": [2], "prompt_logprobs": [1]}
+    column = prediction_columns(Task.TEXT_GENERATION, (), settings)[-1]
+    tokens = json.loads(str(column.cell(generator.model.answer({"text_input": ["A dog"], **settings}))))
+    assert column.name == "prompt_tokens" and "".join(token["text"] for token in tokens) == "A dog"
+    assert [len(token["top"]) for token in tokens] == [0, *[1] * (len(tokens) - 1)]
+
+
 def test_invalid_columns_of_settings_are_refused(generator: Opened) -> None:
     for task, columns, words in (
         (Task.TEXT_GENERATION, ["logprobs=n"], "decides the columns of the output"),
+        (Task.TEXT_GENERATION, ["prompt_logprobs=n"], "decides the columns of the output"),
         (Task.TEXT_CLASSIFICATION, ["top_k=n"], "decides the columns of the output"),
         (Task.TEXT_GENERATION, ["max_tokens=a", "max_tokens=b"], "two columns for max_tokens"),
     ):

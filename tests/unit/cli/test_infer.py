@@ -164,7 +164,7 @@ def test_what_a_model_does_not_take_is_refused_by_name(content: dict[str, Any], 
         "t --header nothing", "t --header :value", "t --token-file /nowhere", "t --token-file /dev/null",
         "t --tls-ca /nowhere --url grpcs://127.0.0.1:1", "t --local --header a:b", "t --local --max-in-flight 2",
         "", "t --jsonl", "t --input /dev/null", "--jsonl --input /nowhere", "--input /",
-        "--jsonl --stream", "--jsonl --json", "t --log-probs", "t --logprobs 2", "t --stream --json --logprobs 2",
+        "--jsonl --stream", "--jsonl --json", "t --log-probs", "t --logprobs 2", "t --stream --prompt-logprobs 2",
     ],
 )  # fmt: skip
 def test_options_that_contradict_each_other_are_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,7 @@ BAD: tuple[tuple[str, Any, str], ...] = (
     ("log_probs", 3, "true or false"),
     ("new_matcher", "[a-z]+", "what makes a Matcher"),
     ("top_log_probs", 21, "a whole number from 0 to 20"),
+    ("prompt_log_probs", 21, "a whole number from 0 to 20"),
 )
 
 CONTRADICTIONS: tuple[tuple[dict[str, Any], str, str], ...] = (

@@ -73,15 +73,18 @@ def test_every_field_can_be_set() -> None:
     }  # fmt: skip
     sampling = dict.fromkeys(of_scope(SAMPLING), 0.5) | {"top_k": 5}
     texts = {"stop_words": ["a"], "return_log_probs": False, "long": "chunk", "merge": "recursive", "overlap": 2}
-    tokens = {"logprobs": 3, "add_special_tokens": False}
+    tokens = {"logprobs": 3, "prompt_logprobs": 2, "prompt_token_ids": [4], "add_special_tokens": False}
     languages = {"source_lang": "fr", "target_lang": "de"}
     forms = {"json_schema": '{"type": "object"}', "regex": "[a-z]+", "choices": ("yes", "no")}
     assert {*values, *sampling, *texts, *tokens, *languages, *forms} == {*SETTINGS}
     beams, sampled = chosen(values), chosen(sampling)
     assert {name: getattr(beams, name) for name in values} == values
     assert {name: getattr(sampled, name) for name in sampling} == sampling
+    special = tokens.pop("add_special_tokens")
     choices = chosen(tokens)
     assert (choices.returns_tokens, choices.log_probs, choices.top_log_probs) == (True, True, 3)
+    assert (choices.prompt_log_probs, choices.prompt_token_ids) == (2, (4,))
+    assert chosen({"add_special_tokens": special}).add_special_tokens is special
     choices = chosen(texts, max_source=32)
     assert (choices.stop_words, choices.long, choices.merge, choices.overlap) == (("a",), "chunk", "recursive", 2)
     assert {name: getattr(chosen({name: value}), name) for name, value in forms.items()} == forms
@@ -157,6 +160,7 @@ def test_a_field_that_is_none_counts_as_absent() -> None:
         ("length_penalty", 10.5), ("length_penalty", float("inf")), ("early_stopping", "yes"), ("early_stopping", ""),
         ("stop_words", ["fine", ""]), ("stop_words", ["a"] * 65), ("stop_words", ["a" * 513]),
         ("stop_words", [3]), ("return_log_probs", "true"), ("logprobs", 21), ("logprobs", -1), ("logprobs", True),
+        ("prompt_logprobs", 21), ("prompt_token_ids", [-1]), ("prompt_token_ids", ["a"]),
         ("long", "cut"), ("long", "TRUNCATE"), ("merge", "sum"),
         ("overlap", True), ("overlap", -1), ("overlap", 17), ("source_lang", ""), ("target_lang", "fr_XX"),
     ],

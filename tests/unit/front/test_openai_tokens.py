@@ -9,12 +9,17 @@ import pytest
 from huggingface_hub import TextGenerationOutput, TextGenerationStreamOutput
 
 from hfx.client.results import Piece, Token
+from hfx.client.settings import GenerationSettings
 from hfx.front.dialects.generated_texts import details, finish_reason, stream_tokens
-from hfx.front.dialects.openai_logprobs import (
+from hfx.front.dialects.openai_tokens import (
     CompletionLogprobs,
+    Echo,
+    Shown,
     chat_alternatives,
     chat_logprobs,
     completion_alternatives,
+    read_prompts,
+    read_shown,
 )
 from hfx.front.fields import Fields, generation_settings
 from hfx.front.refusals import Refusal
@@ -48,6 +53,73 @@ def test_pieces_of_a_completion_go_on_where_the_one_before_ended() -> None:
     assert form(()) is None
     without = CompletionLogprobs(0)(TOKENS)
     assert without and without["top_logprobs"] is None
+
+
+def test_the_first_token_of_an_echo_has_no_log_probabilities() -> None:
+    form = CompletionLogprobs(1, echo=True)
+    first, rest = form(TOKENS[:2]), form(TOKENS[2:])
+    assert first and rest
+    assert (first["token_logprobs"], first["top_logprobs"][0]) == ([None, -1.0], None)
+    assert first["top_logprobs"][1] == {" x": -0.25, HALF: -1.0}
+    assert rest["token_logprobs"] == [-0.125, -2.0, -0.75]
+
+
+def test_an_echo_is_the_prompt_however_its_tokens_arrive() -> None:
+    shown = Shown(echo=True)
+    for size in range(1, len(TOKENS) + 1):
+        echo = Echo((1, 2), shown)
+        parts = [echo(TOKENS[at : at + size]) for at in range(0, len(TOKENS), size)]
+        assert "".join((*parts, echo(()))) == TEXT
+    echo = Echo("a text", shown)
+    assert [echo(TOKENS[:1]), echo(TOKENS[1:]), echo(())] == ["a text", "", ""]
+    assert Echo("a text", Shown())(()) == Echo((1,), Shown())(TOKENS) == ""
+    half = Echo((1,), shown)
+    assert (half(TOKENS[1:2]), half(())) == ("", "\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (None, 4)),
+        ({"echo": True}, (None, 4)),
+        ({"echo": True, "logprobs": 2}, (2, 4)),
+        ({"prompt_logprobs": 0}, (0, 4)),
+        ({"prompt_logprobs": 5, "echo": True, "logprobs": 2}, (5, 4)),
+        ({"prompt_logprobs": 1, "echo": True, "logprobs": 2, "max_tokens": 0}, (2, 1)),
+    ],
+)
+def test_fields_about_the_prompt_become_settings(fields: dict[str, Any], expected: tuple[int | None, int]) -> None:
+    body, names = Fields({"max_tokens": 4, **fields}), {}
+    shown = read_shown(body, names)
+    own = GenerationSettings(logprobs=body.get("logprobs"), max_tokens=body["max_tokens"])
+    text, settings = shown.settings(own, "a")
+    assert (text, settings.prompt_logprobs, settings.max_tokens) == ("a", *expected)
+    assert not {"echo", "prompt_logprobs"} & body.keys()
+    text, settings = shown.settings(own, (3, 4))
+    assert (text, settings.prompt_token_ids) == ("", (3, 4))
+    assert settings.prompt_logprobs == (0 if fields == {"echo": True} else expected[0])
+
+
+def test_a_max_tokens_of_0_without_anything_about_the_prompt_stays() -> None:
+    body = Fields({"max_tokens": 0, "logprobs": 1})
+    assert read_shown(body, {}).has_new and body["max_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [(1, 2)]), ([[1], [2, 3]], [(1,), (2, 3)])],
+)
+def test_prompts_are_texts_or_token_ids(prompt: Any, expected: list[Any]) -> None:
+    assert read_prompts(Fields({"prompt": prompt})) == expected
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, [], [[]], [[1], "a"], [1, "a"], ["a", 1], [True], [[1.0]], [[2**31]], [-1], {}, 3, [[1]] * 2049]
+)
+def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
+    with pytest.raises(Refusal) as caught:
+        read_prompts(Fields({"prompt": prompt}))
+    assert caught.value.param == "prompt"
 
 
 def test_log_probabilities_of_a_chat_have_bytes() -> None:
