@@ -7,7 +7,6 @@ unless a name says otherwise. A value that was not measured is None, never zero.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from hfx.errors import UsageError
+from hfx.repository.staging import write_output
 
 Kind = Literal["run", "compare", "tune"]
 Tool = Literal["builtin", "perf_analyzer", "locust"]
@@ -310,16 +310,7 @@ def to_json(result: Result) -> str:
 
 def write_result(result: Result, path: Path) -> None:
     """Write `result` to `path` atomically. Raises UsageError if writing fails."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        try:
-            with temporary.open("x", encoding="utf-8") as file:
-                file.write(to_json(result))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror}.", "Give another --output.") from error
+    write_output(path, to_json(result))
 
 
 def read_result(path: Path) -> Result:

@@ -222,6 +222,20 @@ def check_folder(path: Path, option: str) -> None:
         raise UsageError(f"{option} must be a folder, but {existing} is not one.", f"Give another {option}.")
 
 
+def write_output(path: Path, text: str, option: str = "--output") -> None:
+    """Write the file that `option` of a command names, as a whole or not at all. Raises UsageError."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(text)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}.", f"Give another {option}.") from error
+
+
 @contextmanager
 def storage(repository: Path) -> Iterator[None]:
     """Raise the errors of the disk as StorageFull or RepositoryError."""

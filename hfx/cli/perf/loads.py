@@ -109,13 +109,13 @@ class SloOptions:
     )
 
 
-def check_output(path: Path | None) -> None:
+def check_output(path: Path | None, option: str = "--output") -> None:
     """Raise UsageError if no file can be written at `path`. Called before a measurement, to fail early."""
     if path is None:
         return
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder that you may write to"
-        raise UsageError(f"{path} can't be written: {reason}.", "Give another --output.")
+        raise UsageError(f"{path} can't be written: {reason}.", f"Give another {option}.")
 
 
 def target(options: ServerOptions, name: str) -> Target:

@@ -12,7 +12,7 @@ from hfx.cli.output import counted, reporter
 from hfx.cli.perf.loads import check_output
 from hfx.errors import UsageError
 from hfx.options import Option
-from hfx.repository.staging import check_folder
+from hfx.repository.staging import check_folder, write_output
 
 if TYPE_CHECKING:
     from hfx.perf.results import Result
@@ -46,7 +46,7 @@ def command(
     with report.progress("Drawing"):
         from hfx.perf.report.page import html
 
-        _write(output, html(read))
+        write_output(output, html(read))
         pictures = [] if svg is None else _pictures(read, svg)
     size = output.stat().st_size
     lines = [f"Wrote {output} ({size / 1e6:.1f} MB, {counted(len(read), 'result')})."]
@@ -64,7 +64,7 @@ def _pictures(results: Sequence[Result], folder: Path) -> list[Path]:
         for chart in charts(result):
             for theme, colours in (("light", LIGHT), ("dark", DARK)):
                 path = folder / f"{prefix}{chart.name}-{theme}.svg"
-                _write(path, svg(chart, colours))
+                write_output(path, svg(chart, colours), "--svg")
                 written.append(path)
     return written
 
@@ -75,10 +75,3 @@ def _folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{path} can't be a folder: {error.strerror}.", "Give another --svg.") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror}.", "Give another place.") from error

@@ -11,33 +11,23 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import hfx
-from hfx.perf.report import tables
+from hfx.perf.report import TEMPLATE, render, tables
 from hfx.perf.report.answer import answer
 from hfx.perf.report.charts import DARK, LIGHT, PAGE, charts, config, vega_lite_version
 from hfx.perf.results import Result
 
-TEMPLATE = Path(__file__).parent / "template"
-
 
 def html(results: Sequence[Result]) -> str:
     """Return the page of `results`, in their order."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    loader = FileSystemLoader(TEMPLATE)
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     drawn = [charts(result) for result in results]
     specs = {f"{index}-{chart.name}": chart.spec for index, found in enumerate(drawn, 1) for chart in found}
     script = (TEMPLATE / "page.js").read_text(encoding="utf-8")
-    return environment.get_template("page.html").render(
+    return render(
+        "page.html",
         title=" · ".join(dict.fromkeys(result.title for result in results)),
         policy=_policy(runtime(), script),
-        style=(TEMPLATE / "page.css").read_text(encoding="utf-8"),
         light=LIGHT,
         dark=DARK,
         results=[_section(result) | {"charts": found} for result, found in zip(results, drawn, strict=True)],
@@ -45,7 +35,6 @@ def html(results: Sequence[Result]) -> str:
         specs={"config": config(PAGE), "charts": specs},
         runtime=runtime(),
         script=script,
-        version=hfx.__version__,
     )
 
 
