@@ -7,7 +7,7 @@ nor torch is needed. A function sends requests to the model, in this process or 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hfx import names
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
 from hfx.exporter.encoder.gate import Limits, accuracy_of, limits, one_line
 from hfx.exporter.encoder.kinds import BY_KIND, EncoderKind
-from hfx.exporter.encoder.kinds.kind import Answer, Request
+from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Request
 from hfx.exporter.generation.tasks import DATA_SETTINGS, GenerationTask, find_generation_task
 from hfx.exporter.labelled_data import read_data
 from hfx.exporter.options import DEFAULT_MAX_DROP
@@ -33,6 +33,9 @@ REFERENCE_FILE = "reference.json"
 FORMAT = 1
 SHOWN = 3  # at most this many different answers are shown
 ALONE = 8  # requests of a generator that are also run one by one
+# In the figures on the user's data, by device: the number of answers by which a caller would decide otherwise, and the
+# expected calibration error of a classifier.
+OTHER_DECISIONS, CALIBRATION = "other_decisions", "calibration_error"
 Infer = Callable[[Sequence[Request]], list[Answer]]
 
 
@@ -109,64 +112,108 @@ def open_published(repository: Path, name: str) -> Published:
     return Published(manifest, task, kind, labels, activation, recorded)
 
 
+@dataclass(frozen=True)
+class Rerun:
+    """The model's answers to the recorded requests, and those to some of them run one by one: index -> answer."""
+
+    answers: Sequence[Answer]
+    alone: Mapping[int, Answer]
+
+    @property
+    def other_alone(self) -> int:
+        """The number of requests whose answer alone differs, in any bit, from the answer in a batch."""
+        return sum(answer != self.answers[index] for index, answer in self.alone.items())
+
+
+def run_again(published: Published, infer: Infer, alone: int) -> Rerun:
+    """Run the recorded requests, and at most `alone` of them also one by one. Generators return log-probabilities."""
+    requests = published.recorded.requests
+    if isinstance(published.task, GenerationTask):
+        requests = tuple({**request, names.RETURN_LOG_PROBS: True} for request in requests)
+    chosen = range(0, len(requests), -(-len(requests) // alone)) if alone else ()
+    return Rerun(infer(requests), {index: infer([requests[index]])[0] for index in chosen})
+
+
 def against_checkpoint(published: Published, infer: Infer, device: str, max_drop: float | None) -> dict[str, Any]:
     """Compare the model with the checkpoint's recorded answers.
 
     Raises VerificationFailed if the model does not answer as when it was exported, and UsageError if it was not built
     for `device`.
     """
-    precision: Any = getattr(published.manifest.precision, device)
-    if precision is None:
+    if getattr(published.manifest.precision, device) is None:
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
+    rerun = run_again(published, infer, 0 if published.kind else ALONE)
+    figures = agreement(published, rerun, device)
+    judge(published, rerun, figures, device, max_drop)
+    return figures
+
+
+def agreement(published: Published, rerun: Rerun, device: str) -> dict[str, Any]:
+    """Return how far the answers agree with the recorded answers; for a generator, the share of equal texts."""
+    answers, recorded = rerun.answers, published.recorded
+    precision: Any = getattr(published.manifest.precision, device)
+    if isinstance(published.task, GenerationTask):
+        alone = {"alone": len(rerun.alone), "other_alone": rerun.other_alone}
+        at_export: Any = published.manifest.parity[device]
+        share = {"at_export": share_at_export(at_export)}
+        return {**same_texts(answers, recorded), **alone, **share, "precision": precision}
+    compared = comparisons(published, answers)
+    figures = {
+        "requests": len(answers),
+        "agreement": sum(comparison.same for comparison in compared) / len(compared),
+        "ties": sum(comparison.tie for comparison in compared) / len(compared),
+        "mean_drift": float(np.mean([comparison.drift for comparison in compared])),
+    }
+    ranks = rank_correlation(published.task, recorded.requests, recorded.answers, answers)
+    return {**figures, **({} if ranks is None else {"rank_correlation": ranks}), "precision": precision}
+
+
+def comparisons(published: Published, answers: Sequence[Answer]) -> list[Comparison]:
+    """Compare each answer with the recorded answer. Two texts of a generator are equal, or they have no difference."""
+    if isinstance(published.task, GenerationTask):
+        return [Comparison(not other, 0.0) for other in other_texts(answers, published.recorded)]
+    return [published.task.compare(*pair) for pair in zip(published.recorded.answers, answers, strict=True)]
+
+
+def judge(published: Published, rerun: Rerun, figures: Mapping[str, Any], device: str, max_drop: float | None) -> None:
+    """Raise VerificationFailed if the `figures` of the agreement are beyond their limits."""
     if isinstance(published.task, EncoderKind):
-        allowed = limits(accuracy_of(published.manifest, device), max_drop)
-        figures = _compare_answers(published, published.task, infer, allowed)
+        _judge_answers(published, rerun.answers, figures, limits(accuracy_of(published.manifest, device), max_drop))
     else:
-        figures = _compare_texts(published, infer, published.manifest.parity[device], max_drop)
-    return {**figures, "precision": precision}
+        _judge_texts(published, rerun.answers, figures, published.manifest.parity[device], max_drop)
 
 
-def _compare_answers(published: Published, task: EncoderKind, infer: Infer, limit: Limits) -> dict[str, Any]:
-    """Return the agreement with the recorded answers. Raises VerificationFailed beyond `limit`."""
-    answers = infer(published.recorded.requests)
-    compared = [task.compare(a, b) for a, b in zip(published.recorded.answers, answers, strict=True)]
-    far = [not comparison.same and not comparison.tie for comparison in compared]
-    agreement = sum(comparison.same for comparison in compared) / len(compared)
-    ties = sum(comparison.tie for comparison in compared) / len(compared)
-    drift = float(np.mean([comparison.drift for comparison in compared]))
-    if not (agreement + ties >= limit.agreement and drift <= limit.drift):
+def _judge_answers(published: Published, answers: Sequence[Answer], figures: Mapping[str, Any], limit: Limits) -> None:
+    share, ties, drift = (figures[key] for key in ("agreement", "ties", "mean_drift"))
+    if not (share + ties >= limit.agreement and drift <= limit.drift):
+        compared = comparisons(published, answers)
+        far = [not comparison.same and not comparison.tie for comparison in compared]
         if not any(far):
             far = [not comparison.drift <= limit.drift for comparison in compared]
         raise VerificationFailed(
             f"{published.manifest.name} does not answer like its checkpoint on {len(answers)} requests: "
-            f"agreement {agreement:.4f} and {ties:.4f} ties (at least {limit.agreement:.4f}), "
+            f"agreement {share:.4f} and {ties:.4f} ties (at least {limit.agreement:.4f}), "
             f"mean score drift {drift:.2e} (at most {limit.drift:.2e}).{first_differences(published, answers, far)}",
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )
-    ranks = rank_correlation(task, published.recorded.requests, published.recorded.answers, answers)
-    figures = {"requests": len(answers), "agreement": agreement, "ties": ties, "mean_drift": drift}
-    return figures if ranks is None else {**figures, "rank_correlation": ranks}
 
 
-def _compare_texts(published: Published, infer: Infer, at_export: Any, max_drop: float | None) -> dict[str, Any]:
-    """Return the share of texts that equal the checkpoint's.
+def _judge_texts(
+    published: Published, answers: Sequence[Answer], figures: Mapping[str, Any], at_export: Any, max_drop: float | None
+) -> None:
+    """Raise VerificationFailed if the share of the checkpoint's texts has fallen since the export.
 
-    Raises VerificationFailed if the share has fallen since the export. It is compared with the share that the export
-    measured, because a quantized model inevitably departs from some of the checkpoint's texts. If the log-probabilities
-    of answers were the same in any batch, to the last bit, they must be so again.
+    It is compared with the share that the export measured, because a quantized model inevitably departs from some of
+    the checkpoint's texts. If the log-probabilities of answers were the same in any batch, to the last bit, they must
+    be so again.
     """
-    requests = [{**request, names.RETURN_LOG_PROBS: True} for request in published.recorded.requests]
-    answers = infer(requests)
-    alone = range(0, len(requests), -(-len(requests) // ALONE))
-    differ = sum(infer([requests[i]])[0] != answers[i] for i in alone)
-    if differ and was_batch_invariant(at_export):
+    if figures["other_alone"] and was_batch_invariant(at_export):
         raise VerificationFailed(
-            f"{differ} of {len(alone)} answers of {published.manifest.name} have other log-probabilities alone than "
-            "together with others.",
+            f"{figures['other_alone']} of {figures['alone']} answers of {published.manifest.name} have other "
+            "log-probabilities alone than together with others.",
             "Serve it by the runtime onnxruntime (docs/generation-serving.md), or export it again on this processor.",
         )
-    figures = {**same_texts(answers, published.recorded), "alone": len(alone), "other_alone": differ}
-    share, drop = share_at_export(at_export), DEFAULT_MAX_DROP if max_drop is None else max_drop
+    share, drop = figures["at_export"], DEFAULT_MAX_DROP if max_drop is None else max_drop
     if share is not None and not figures["same"] >= share - drop:
         raise VerificationFailed(
             f"{published.manifest.name} gives {figures['same']:.4f} of the checkpoint's {figures['requests']} texts; "
@@ -174,7 +221,6 @@ def _compare_texts(published: Published, infer: Infer, at_export: Any, max_drop:
             + first_differences(published, answers, other_texts(answers, published.recorded)),
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )
-    return {**figures, "at_export": share}
 
 
 def same_texts(answers: Sequence[Answer], recorded: Recorded) -> dict[str, Any]:
@@ -218,10 +264,16 @@ def share_at_export(parity: dict[str, Any]) -> float | None:
 
 
 def on_data(published: Published, infer: Infer, options: DataOptions) -> dict[str, Any]:
-    """Return a metric on the user's data.
+    """Return a metric on the user's data, as `measured` does. Raises VerificationFailed if it is below its limit."""
+    figures = measured(published, infer, options)
+    judge_data(published, options, figures)
+    return figures
 
-    Raises VerificationFailed if it is below --min, or too far below the checkpoint's metric, and UsageError if the task
-    is not measured by `options.metric`.
+
+def measured(published: Published, infer: Infer, options: DataOptions) -> dict[str, Any]:
+    """Return a metric on the user's data, a classifier's calibration error, and what the export measured, if it did.
+
+    Raises UsageError if the task is not measured by `options.metric`.
     """
     task = published.task
     config = {"id2label": {str(i): label for i, label in enumerate(published.labels)}}
@@ -236,6 +288,23 @@ def on_data(published: Published, infer: Infer, options: DataOptions) -> dict[st
         value = data.measured(task, answers)
     else:
         value = task.metrics[metric](answers, data.targets)
+    figures = {"file": options.path.name, "metric": metric, "rows": len(data.targets), "value": value}
+    error = task.calibration_error(answers, data.targets) if isinstance(task, EncoderKind) else None
+    at_export = data_at_export(published, options)
+    more = {CALIBRATION: error, "at_export": at_export or None}
+    return figures | {key: value for key, value in more.items() if value is not None}
+
+
+def data_at_export(published: Published, options: DataOptions) -> dict[str, Any]:
+    """Return the figures that the export measured on a file of this name; empty if there was none."""
+    parity: Any = published.manifest.parity
+    figures: dict[str, Any] = (parity.get("data") or {}).get(options.path.name, {})
+    return figures
+
+
+def judge_data(published: Published, options: DataOptions, figures: Mapping[str, Any]) -> None:
+    """Raise VerificationFailed if the metric is below --min, or too far below the checkpoint's metric."""
+    metric, value = figures["metric"], figures["value"]
     least, reason = _least(published, options, metric)
     if least is not None and not value >= least:  # NaN fails
         raise VerificationFailed(
@@ -243,16 +312,14 @@ def on_data(published: Published, infer: Infer, options: DataOptions) -> dict[st
             f"({reason}).",
             "Export another precision, or accept less.",
         )
-    return {"file": options.path.name, "metric": metric, "rows": len(data.targets), "value": value}
 
 
 def _least(published: Published, options: DataOptions, metric: str) -> tuple[float | None, str]:
     """Return the least value that the metric must reach (None: no limit), and the reason."""
     if options.minimum is not None:
         return options.minimum, "--min"
-    parity: Any = published.manifest.parity
-    measured = (parity.get("data") or {}).get(options.path.name, {})
-    if measured.get("metric") != metric:
+    at_export = data_at_export(published, options)
+    if at_export.get("metric") != metric:
         if options.max_drop is not None:
             raise UsageError(
                 f"The checkpoint's {metric} was not measured on {options.path.name}, so there is no drop to compare.",
@@ -260,7 +327,7 @@ def _least(published: Published, options: DataOptions, metric: str) -> tuple[flo
             )
         return None, ""
     drop = DEFAULT_MAX_DROP if options.max_drop is None else options.max_drop
-    return float(measured["torch"]) - drop, f"the checkpoint's {measured['torch']:.4f} less {drop:g}"
+    return float(at_export["torch"]) - drop, f"the checkpoint's {at_export['torch']:.4f} less {drop:g}"
 
 
 def check_drop(plan: Plan, metric: str, file: str, device: str, torch: float, value: float) -> None:

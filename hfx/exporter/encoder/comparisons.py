@@ -11,14 +11,10 @@ from hfx.exporter.encoder import gate
 from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.tokenizer import with_embeddings
-from hfx.exporter.verify import REFERENCE_FILE, Recorded, check_drop, write_recorded
+from hfx.exporter.verify import CALIBRATION, OTHER_DECISIONS, REFERENCE_FILE, Recorded, check_drop, write_recorded
 from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.tasks import TASKS
-
-# In the figures on the user's data, by device: the number of answers by which a caller would decide otherwise, and the
-# expected calibration error of a classifier.
-OTHER_DECISIONS, CALIBRATION = "other_decisions", "calibration_error"
 
 
 def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
