@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from hfx.exporter.encoder.checkpoint.module_list import STATIC
@@ -67,10 +68,13 @@ def export(plan: Plan, progress: Progress, steps: Iterable[Step[Any, Any]] | Non
     require_memory(plan.checkpoint)
     begin, _ = _kind(plan)
     with Staging(plan.repository, plan.name) as staging:
-        artefacts = begin(staging)
+        artefacts, seconds = begin(staging), dict[str, float]()
         for step in steps_of(plan) if steps is None else steps:
+            began = perf_counter()
             with progress(step.title) as show, shown(show):
                 artefacts = step.run(plan, artefacts)
+            seconds[step.title] = round(perf_counter() - began, 3)
+            artefacts = replace(artefacts, choices={**artefacts.choices, "seconds": dict(seconds)})
     assert artefacts.manifest is not None
     return artefacts.manifest
 

@@ -93,7 +93,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
         versions=versions(VERSIONED),
         created=created_now(),
         parity=artefacts.parity,
-        choices={"graph": plan.graph, **artefacts.choices},
+        choices={"graph": plan.graph, "architecture": checkpoint.architecture, **artefacts.choices},
     )
     write_manifest(manifest, root / plan.name / MANIFEST_FILE)
     return replace(artefacts, manifest=manifest)

@@ -7,7 +7,7 @@ runtime: its logits are compared first, and then it becomes the runner of the en
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,7 @@ class Comparison:
 
     `figures` has the figures of each runtime; the first runtime serves. It is empty for files for GPUs that could not
     run here at all; `refusal` then states the reason. `data` has the task's metric of each runtime on each file of the
-    user's data.
+    user's data. `limits` are the fields of the Limits that the figures are within.
     """
 
     device: Device
@@ -162,6 +162,7 @@ class Comparison:
     figures: Mapping[Runtime, Figures] = field(default_factory=dict)
     refusal: str = ""
     data: DataFigures = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def served(self) -> Runtime | None:
@@ -173,7 +174,7 @@ class Comparison:
 
         `texts` are the figures of verify.same_texts for the runtime that serves.
         """
-        common = {"precision": self.precision, "provider": self.provider}
+        common = {"precision": self.precision, "provider": self.provider, "limits": self.limits}
         if not self.figures:
             return {**common, "unverified": self.refusal}
         (serving, figures), *others = self.figures.items()
@@ -256,7 +257,7 @@ class Gate:
 
     def _compared(self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats, allowed: Limits) -> Comparison:
         """Return the figures, the provider that ran the files, and why files for GPUs could not run without a GPU."""
-        made = Comparison(device, self.plan.built[device], formats)
+        made = Comparison(device, self.plan.built[device], formats, limits=asdict(allowed))
         for provider in PROVIDERS[device]:
             try:
                 return replace(made, provider=provider, figures=self._figures(device, runtimes, allowed, provider))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -174,5 +174,6 @@ class Variant(ABC):
         Raises VerificationFailed, with the figures, if it differs too much.
         """
         title = f"The {self.precision} file for {self.device.upper()}{' in bfloat16' if self.math != 'fp32' else ''}"
-        figures = gate.passed(title, model, limits(self.accuracy, gate.max_drop, gate.labelled))
-        return {"precision": self.precision, "kind": model.kind, **figures.as_json()}
+        allowed = limits(self.accuracy, gate.max_drop, gate.labelled)
+        figures = gate.passed(title, model, allowed)
+        return {"precision": self.precision, "kind": model.kind, **figures.as_json(), "limits": asdict(allowed)}

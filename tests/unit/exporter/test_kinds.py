@@ -85,7 +85,7 @@ def record_no_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Encoder
 
 # An export without what takes long, none of which knows of kinds: tracing, and comparing answers.
 STEPS = [
-    Step("", run)
+    Step(run.__name__, run)
     for run in (
         steps.load,
         write_empty_net,
