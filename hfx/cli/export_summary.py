@@ -44,11 +44,11 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
     for file, figures in (parity.get("data") or {}).items():
         measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
         lines.append(f"  {'data':9} {figures['metric']} on {figures['rows']} rows of {file}: {measured}")
-        lines += [f"  {'':9} {line}" for line in _decisions(figures)]
+        lines += [f"  {'':9} {line}" for line in decisions(figures)]
     return lines
 
 
-def _decisions(figures: Mapping[str, Any]) -> Iterator[str]:
+def decisions(figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield how many decisions on the user's data differ from the checkpoint's, and how well scores are calibrated."""
     for key, title in DECISIONS.items():
         if values := figures.get(key):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hfx.cli.connection import DEFAULT_REPOSITORY, PublishedName
-from hfx.cli.export_summary import equal_answers
+from hfx.cli.export_summary import decisions, equal_answers
 from hfx.cli.infer_options import checked
 from hfx.cli.output import reporter
 from hfx.cli.serve_options import Device
@@ -50,6 +50,10 @@ def command(
         str,
         Option(help="Server to verify, as for `hfx infer`. Default: run the model in this process.", metavar="URL"),
     ] = "",
+    page: Annotated[
+        Path | None,
+        Option("--report", help="Also write all facts and figures to a file, .html or .json.", metavar="FILE"),
+    ] = None,
     device: Annotated[Device, Option(help="Device to verify on. With --url: device of the server.")] = "cpu",
     repository: Annotated[Path, Option(help="Model repository.", metavar="DIR")] = DEFAULT_REPOSITORY,
 ) -> None:
@@ -58,6 +62,7 @@ def command(
     Examples:
       hfx verify sentiment
       hfx verify sentiment --data dev.csv --url 127.0.0.1:8001
+      hfx verify sentiment --report sentiment.html
     """
     if data is None and (input_column or target_column or metric or minimum is not None):
         raise UsageError("--input-column, --target-column, --metric and --min need --data.", "Add --data F.csv.")
@@ -65,21 +70,36 @@ def command(
         raise UsageError(f"There is no file {data} (--data).", "Give a CSV, TSV, JSON-lines or Parquet file.")
     if minimum is not None and max_drop is not None:
         raise UsageError("--min and --max-drop exclude each other.", "Leave one of them out.")
-    from hfx.exporter.verify import DataOptions, against_checkpoint, on_data, open_published
+    from hfx.exporter import verify
     from hfx.repository import recover
 
+    if page is not None:
+        from hfx.cli.verify_report import check_report, of_rerun, reported
+
+        check_report(page, repository, data)
     report = reporter(context)
     recover(repository)
-    published = open_published(repository, name)
+    published = verify.open_published(repository, name)
     task = published.task.task
     if getattr(published.manifest.precision, device) is None:
         raise UsageError(f"{name} was not built for {device}.", "Use the other --device, or export it for both.")
-    options = DataOptions(data, tuple(input_column or ()), target_column, metric, minimum, max_drop) if data else None
+    columns = tuple(input_column or ()), target_column
+    options = verify.DataOptions(data, *columns, metric, minimum, max_drop) if data else None
     figures: dict[str, Any] = {"name": name, "task": str(task), "device": device, "url": url or None}
-    with report.progress("Verifying"), _model(repository, name, task, device, url) as infer:
-        figures["parity"] = against_checkpoint(published, infer, device, max_drop)
+    alone = verify.ALONE if published.kind is None else len(published.recorded.requests) if page else 0
+    with (
+        report.progress("Verifying"),
+        reported(page, published, repository, figures) if page else nullcontext(),
+        _model(repository, name, task, device, url) as infer,
+    ):
+        rerun = verify.run_again(published, infer, alone)
+        figures["parity"] = verify.figures_of(published, rerun, device, max_drop)
+        if page:
+            figures |= {"report": str(page), **of_rerun(published, rerun, repository)}
+        verify.judge(published, rerun, figures["parity"])
         if options is not None:
-            figures["data"] = on_data(published, infer, options)
+            figures["data"] = verify.measured(published, infer, options)
+            verify.judge_data(published, options, figures["data"])
     report.result(figures, _lines(figures))
 
 
@@ -136,4 +156,7 @@ def _lines(figures: dict[str, Any]) -> list[str]:
         )
     if data := figures.get("data"):
         lines.append(f"  {data['metric']} on {data['file']} ({data['rows']} rows): {data['value']:.4f}")
+        lines += [f"  calibration error {data['calibration_error']:.4g}"] if "calibration_error" in data else []
+        lines += [f"  at the export, {line}" for line in decisions(data.get("at_export", {}))]
+    lines += [f"Wrote {figures['report']}."] if "report" in figures else []
     return lines

@@ -7,6 +7,7 @@ nor torch is needed. A function sends requests to the model, in this process or 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from hfx import names
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
-from hfx.exporter.encoder.gate import Limits, accuracy_of, limits, one_line
+from hfx.exporter.encoder.gate import accuracy_of, limits, one_line
 from hfx.exporter.encoder.kinds import BY_KIND, EncoderKind
 from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Request
 from hfx.exporter.generation.tasks import DATA_SETTINGS, GenerationTask, find_generation_task
@@ -121,7 +122,7 @@ class Rerun:
 
     @property
     def other_alone(self) -> int:
-        """The number of requests whose answer alone differs, in any bit, from the answer in a batch."""
+        """The number of requests whose answer alone differs from the answer in a batch."""
         return sum(answer != self.answers[index] for index, answer in self.alone.items())
 
 
@@ -143,81 +144,94 @@ def against_checkpoint(published: Published, infer: Infer, device: str, max_drop
     if getattr(published.manifest.precision, device) is None:
         raise UsageError(f"{published.manifest.name} was not built for {device}.", "Verify it on the other device.")
     rerun = run_again(published, infer, 0 if published.kind else ALONE)
-    figures = agreement(published, rerun, device)
-    judge(published, rerun, figures, device, max_drop)
+    figures = figures_of(published, rerun, device, max_drop)
+    judge(published, rerun, figures)
     return figures
 
 
-def agreement(published: Published, rerun: Rerun, device: str) -> dict[str, Any]:
-    """Return how far the answers agree with the recorded answers; for a generator, the share of equal texts."""
-    answers, recorded = rerun.answers, published.recorded
+def figures_of(published: Published, rerun: Rerun, device: str, max_drop: float | None) -> dict[str, Any]:
+    """Return how far the answers agree with the recorded answers, and the `limits` of these figures."""
     precision: Any = getattr(published.manifest.precision, device)
-    if isinstance(published.task, GenerationTask):
-        alone = {"alone": len(rerun.alone), "other_alone": rerun.other_alone}
-        at_export: Any = published.manifest.parity[device]
-        share = {"at_export": share_at_export(at_export)}
-        return {**same_texts(answers, recorded), **alone, **share, "precision": precision}
-    compared = comparisons(published, answers)
+    if isinstance(published.task, EncoderKind):
+        allowed = limits(accuracy_of(published.manifest, device), max_drop)
+        figures = _of_answers(published, published.task, rerun.answers)
+        figures["limits"] = {"agreement": allowed.agreement, "mean_drift": allowed.drift}
+    else:
+        drop = DEFAULT_MAX_DROP if max_drop is None else max_drop
+        figures = _of_texts(published.recorded, rerun, published.manifest.parity[device], drop)
+    return {**figures, "precision": precision}
+
+
+def _of_answers(published: Published, task: EncoderKind, answers: Sequence[Answer]) -> dict[str, Any]:
+    recorded, compared = published.recorded, comparisons(published, answers)
     figures = {
         "requests": len(answers),
         "agreement": sum(comparison.same for comparison in compared) / len(compared),
         "ties": sum(comparison.tie for comparison in compared) / len(compared),
         "mean_drift": float(np.mean([comparison.drift for comparison in compared])),
     }
-    ranks = rank_correlation(published.task, recorded.requests, recorded.answers, answers)
-    return {**figures, **({} if ranks is None else {"rank_correlation": ranks}), "precision": precision}
+    ranks = rank_correlation(task, recorded.requests, recorded.answers, answers)
+    return figures if ranks is None else {**figures, "rank_correlation": ranks}
+
+
+def _of_texts(recorded: Recorded, rerun: Rerun, at_export: Any, drop: float) -> dict[str, Any]:
+    """Return the share of texts that equal the checkpoint's.
+
+    Its limit depends on the share that the export measured, because a quantized model inevitably departs from some of
+    the checkpoint's texts. If the log-probabilities of answers were the same in any batch, to the last bit, they must
+    be so again.
+    """
+    share, figures = share_at_export(at_export), same_texts(rerun.answers, recorded)
+    least = {} if share is None else {"same": share - drop}
+    most = {"other_alone": 0} if was_batch_invariant(at_export) else {}
+    alone = {"alone": len(rerun.alone), "other_alone": rerun.other_alone}
+    return {**figures, **alone, "at_export": share, "limits": {**least, **most}}
 
 
 def comparisons(published: Published, answers: Sequence[Answer]) -> list[Comparison]:
-    """Compare each answer with the recorded answer. Two texts of a generator are equal, or they have no difference."""
+    """Compare each answer with the recorded answer. Texts of a generator have no scores, so that their drift is 0."""
     if isinstance(published.task, GenerationTask):
         return [Comparison(not other, 0.0) for other in other_texts(answers, published.recorded)]
     return [published.task.compare(*pair) for pair in zip(published.recorded.answers, answers, strict=True)]
 
 
-def judge(published: Published, rerun: Rerun, figures: Mapping[str, Any], device: str, max_drop: float | None) -> None:
-    """Raise VerificationFailed if the `figures` of the agreement are beyond their limits."""
-    if isinstance(published.task, EncoderKind):
-        _judge_answers(published, rerun.answers, figures, limits(accuracy_of(published.manifest, device), max_drop))
-    else:
-        _judge_texts(published, rerun.answers, figures, published.manifest.parity[device], max_drop)
+def judge(published: Published, rerun: Rerun, figures: Mapping[str, Any]) -> None:
+    """Raise VerificationFailed if `figures` (see `figures_of`) are beyond their limits."""
+    judge_kind = _judge_answers if isinstance(published.task, EncoderKind) else _judge_texts
+    judge_kind(published, rerun.answers, figures, figures["limits"])
 
 
-def _judge_answers(published: Published, answers: Sequence[Answer], figures: Mapping[str, Any], limit: Limits) -> None:
-    share, ties, drift = (figures[key] for key in ("agreement", "ties", "mean_drift"))
-    if not (share + ties >= limit.agreement and drift <= limit.drift):
+def _judge_answers(
+    published: Published, answers: Sequence[Answer], figures: Mapping[str, Any], limit: Mapping[str, float]
+) -> None:
+    share, ties, drift = (figures[name] for name in ("agreement", "ties", "mean_drift"))
+    if not (share + ties >= limit["agreement"] and drift <= limit["mean_drift"]):
         compared = comparisons(published, answers)
         far = [not comparison.same and not comparison.tie for comparison in compared]
         if not any(far):
-            far = [not comparison.drift <= limit.drift for comparison in compared]
+            far = [not comparison.drift <= limit["mean_drift"] for comparison in compared]
         raise VerificationFailed(
             f"{published.manifest.name} does not answer like its checkpoint on {len(answers)} requests: "
-            f"agreement {share:.4f} and {ties:.4f} ties (at least {limit.agreement:.4f}), "
-            f"mean score drift {drift:.2e} (at most {limit.drift:.2e}).{first_differences(published, answers, far)}",
+            f"agreement {share:.4f} and {ties:.4f} ties (at least {limit['agreement']:.4f}), "
+            f"mean score drift {drift:.2e} (at most {limit['mean_drift']:.2e})."
+            + first_differences(published, answers, far),
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )
 
 
 def _judge_texts(
-    published: Published, answers: Sequence[Answer], figures: Mapping[str, Any], at_export: Any, max_drop: float | None
+    published: Published, answers: Sequence[Answer], figures: Mapping[str, Any], limit: Mapping[str, float]
 ) -> None:
-    """Raise VerificationFailed if the share of the checkpoint's texts has fallen since the export.
-
-    It is compared with the share that the export measured, because a quantized model inevitably departs from some of
-    the checkpoint's texts. If the log-probabilities of answers were the same in any batch, to the last bit, they must
-    be so again.
-    """
-    if figures["other_alone"] and was_batch_invariant(at_export):
+    if figures["other_alone"] > limit.get("other_alone", math.inf):
         raise VerificationFailed(
             f"{figures['other_alone']} of {figures['alone']} answers of {published.manifest.name} have other "
             "log-probabilities alone than together with others.",
             "Serve it by the runtime onnxruntime (docs/generation-serving.md), or export it again on this processor.",
         )
-    share, drop = figures["at_export"], DEFAULT_MAX_DROP if max_drop is None else max_drop
-    if share is not None and not figures["same"] >= share - drop:
+    if not figures["same"] >= limit.get("same", 0.0):
         raise VerificationFailed(
             f"{published.manifest.name} gives {figures['same']:.4f} of the checkpoint's {figures['requests']} texts; "
-            f"at its export it gave {share:.4f} (at least {share - drop:.4f} are asked)."
+            f"at its export it gave {figures['at_export']:.4f} (at least {limit['same']:.4f} are asked)."
             + first_differences(published, answers, other_texts(answers, published.recorded)),
             "Check that the server serves this repository (`hfx lint`), or export again.",
         )
@@ -263,13 +277,6 @@ def share_at_export(parity: dict[str, Any]) -> float | None:
     return min((share for share in shares if share is not None), default=None)
 
 
-def on_data(published: Published, infer: Infer, options: DataOptions) -> dict[str, Any]:
-    """Return a metric on the user's data, as `measured` does. Raises VerificationFailed if it is below its limit."""
-    figures = measured(published, infer, options)
-    judge_data(published, options, figures)
-    return figures
-
-
 def measured(published: Published, infer: Infer, options: DataOptions) -> dict[str, Any]:
     """Return a metric on the user's data, a classifier's calibration error, and what the export measured, if it did.
 
@@ -290,22 +297,15 @@ def measured(published: Published, infer: Infer, options: DataOptions) -> dict[s
         value = task.metrics[metric](answers, data.targets)
     figures = {"file": options.path.name, "metric": metric, "rows": len(data.targets), "value": value}
     error = task.calibration_error(answers, data.targets) if isinstance(task, EncoderKind) else None
-    at_export = data_at_export(published, options)
-    more = {CALIBRATION: error, "at_export": at_export or None}
-    return figures | {key: value for key, value in more.items() if value is not None}
-
-
-def data_at_export(published: Published, options: DataOptions) -> dict[str, Any]:
-    """Return the figures that the export measured on a file of this name; empty if there was none."""
     parity: Any = published.manifest.parity
-    figures: dict[str, Any] = (parity.get("data") or {}).get(options.path.name, {})
-    return figures
+    more = {CALIBRATION: error, "at_export": (parity.get("data") or {}).get(options.path.name)}
+    return figures | {key: value for key, value in more.items() if value is not None}
 
 
 def judge_data(published: Published, options: DataOptions, figures: Mapping[str, Any]) -> None:
     """Raise VerificationFailed if the metric is below --min, or too far below the checkpoint's metric."""
     metric, value = figures["metric"], figures["value"]
-    least, reason = _least(published, options, metric)
+    least, reason = _least(options, metric, figures.get("at_export", {}))
     if least is not None and not value >= least:  # NaN fails
         raise VerificationFailed(
             f"{metric} of {published.manifest.name} on {options.path.name} is {value:.4f}, below {least:.4f} "
@@ -314,11 +314,10 @@ def judge_data(published: Published, options: DataOptions, figures: Mapping[str,
         )
 
 
-def _least(published: Published, options: DataOptions, metric: str) -> tuple[float | None, str]:
+def _least(options: DataOptions, metric: str, at_export: Mapping[str, Any]) -> tuple[float | None, str]:
     """Return the least value that the metric must reach (None: no limit), and the reason."""
     if options.minimum is not None:
         return options.minimum, "--min"
-    at_export = data_at_export(published, options)
     if at_export.get("metric") != metric:
         if options.max_drop is not None:
             raise UsageError(

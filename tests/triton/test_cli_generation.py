@@ -249,12 +249,18 @@ def test_an_invalid_request_prints_its_reason_and_exit_code(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_verify_through_a_server_finds_the_same_parity_as_locally(
-    name: str, writers: Path, writing_server: EmbeddedServer
+def test_verify_through_a_server_finds_the_same_as_locally_but_the_kernels(
+    name: str, writers: Path, writing_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     with Client(writing_server.grpc_url) as client:
         assert name in client.models()
     words = ["verify", name, "--repository", str(writers), "--json"]
-    through, here = hfx_here(*words, "--url", writing_server.grpc_url), hfx_here(*words)
+    paths = [tmp_path / "through.json", tmp_path / "here.json"]
+    through = hfx_here(*words, "--url", writing_server.grpc_url, "--report", str(paths[0]))
+    here = hfx_here(*words, "--report", str(paths[1]))
     assert (through.returncode, here.returncode) == (0, 0), through.stderr
     assert json.loads(through.stdout)["parity"] == json.loads(here.stdout)["parity"]
+    reports = [json.loads(path.read_text()) for path in paths]
+    differ = {part for part in reports[0] if reports[0][part] != reports[1][part]}
+    assert differ == {"verified", "kernels", "times"}
+    assert "native_kernels" in reports[1]["kernels"] and isinstance(reports[0]["kernels"], str)

@@ -113,7 +113,7 @@ def test_published_models_can_be_verified_on_data_again(published: Published) ->
     repository, data = published("summaries-bart", "fp32", "onnxruntime")
     opened = verify.open_published(repository, "m")
     with LocalGenerator.open(repository, "m") as generator:
-        figures = verify.on_data(opened, generator.infer_all, DataOptions(data))
+        figures = verify.measured(opened, generator.infer_all, DataOptions(data))
         assert figures["value"] == manifest_of(repository, "m").parity["data"][data.name]["torch"]
         again = verify.against_checkpoint(opened, generator.infer_all, "cpu", None)
         assert again["same"] == again["at_export"] == 1.0
@@ -126,7 +126,7 @@ def test_published_models_can_be_verified_on_data_again(published: Published) ->
         with pytest.raises(VerificationFailed, match="other log-probabilities alone"):
             verify.against_checkpoint(opened, other_alone, "cpu", None)
         with pytest.raises(VerificationFailed, match="--min"):
-            verify.on_data(opened, generator.infer_all, DataOptions(data, minimum=1.01))
+            verify.judge_data(opened, DataOptions(data, minimum=1.01), figures)
 
 
 @needs_data
