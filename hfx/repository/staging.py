@@ -224,6 +224,7 @@ def check_folder(path: Path, option: str) -> None:
 
 def write_output(path: Path, text: str, option: str = "--output") -> None:
     """Write the file that `option` of a command names, as a whole or not at all. Raises UsageError."""
+    path = path.resolve()  # a link stays one
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         try:

@@ -113,8 +113,9 @@ def check_output(path: Path | None, option: str = "--output") -> None:
     """Raise UsageError if no file can be written at `path`. Called before a measurement, to fail early."""
     if path is None:
         return
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder that you may write to"
+    is_other = path.exists() and not path.is_file()  # a folder, or a device such as /dev/stdout
+    if is_other or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "it is not a regular file" if is_other else f"{path.parent} is not a folder that you may write to"
         raise UsageError(f"{path} can't be written: {reason}.", f"Give another {option}.")
 
 

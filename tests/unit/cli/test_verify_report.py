@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 MODELS = {"sentiment": "sentiment-distilbert", "stories": "stories-gpt2"}
 LABELS = {0: "<b>bad</b>", 1: '"good" & <script>alert(1)</script>'}
+REFUSED = ("report.txt", "report", "missing/report.html", "repository/m/hfx.json", "dev.json", "folder.json")
 RUN = ("at", "seconds_of_this_run")  # differ between two runs
 
 
@@ -106,9 +107,10 @@ def rounded(value: Any) -> Any:
 def test_a_report_has_the_facts_of_the_manifest_and_the_figures_of_the_run(
     name: str, repository: Path, tmp_path: Path
 ) -> None:
-    (path := tmp_path / "report.json").write_text("old")
+    (tmp_path / "older.json").write_text("old")
+    (path := tmp_path / "report.json").symlink_to("older.json")
     assert verify(repository, name, path) == 0
-    assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+    assert {file.name: file.is_symlink() for file in tmp_path.iterdir()} == {"older.json": False, "report.json": True}
     report, manifest = read(path), manifest_of(repository, name)
     choices: Any = manifest.choices
     assert report["result"] == "passed"
@@ -204,12 +206,13 @@ def test_what_an_older_export_did_not_record_is_named(repository: Path, tmp_path
     assert report["compared"]["texts"] == report["times"]["seconds_of_export_steps"] == UNRECORDED
 
 
-@pytest.mark.parametrize("place", ["report.txt", "report", "missing/report.html", "repository/m/hfx.json", "dev.json"])
+@pytest.mark.parametrize("place", REFUSED)
 def test_a_report_that_can_not_be_written_is_refused_before_any_work(
     place: str, labelled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = labelled / "dev.json"
     data.write_text("[]")
+    (labelled / "folder.json").mkdir(exist_ok=True)
     before = sorted(labelled.rglob("*"))
     assert verify(labelled / "repository", "m", labelled / place, "--data", str(data)) == 2
     assert "--report" in capsys.readouterr().err
