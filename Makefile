@@ -10,7 +10,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch zoo zoo-shared release clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch proof zoo zoo-shared release clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -173,6 +173,9 @@ bench-docs: install ## docs/benchmarks.md and its picture, from bench/results
 
 bench-quick: install ## Ratios to peers against the committed baseline, in five minutes
 	$(BIN)/python -m bench.guard
+
+proof: install ## lm-eval on small trained decoders: the checkpoints, and hfx through `hfx serve`
+	$(BIN)/python -m bench.proof
 
 bench-encoder: install ## Encoders through Triton against bare sessions and the peers
 	$(BIN)/python -m bench.encoder

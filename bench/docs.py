@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench import proof as proofs
 from bench.command import write_page
 from bench.docs_chart import peers_chart
 from bench.figures import Figures, load, machine_line, number, table
@@ -17,6 +18,7 @@ from hfx.errors import HfxError
 
 RESULTS, PICTURE = Path("bench/results/scenarios.jsonl"), Path("docs/images/peers.svg")
 README, PAGE, GPU_PAGE = Path("README.md"), Path("docs/benchmarks.md"), Path("docs/benchmarks-gpu.md")
+PROOF_PAGE = Path("docs/proof.md")
 CHANGED = "2026-11-28"  # the day from which the code for GPUs is no longer that of earlier results
 LEFT_OUT = (PACE, "rows a step", "of the limit")  # of the tables
 # Rows of README.md: scenario, case, words. Columns: a peer by its labels.
@@ -44,6 +46,7 @@ def main() -> int:
         write_page(README, proof(results) if results else NONE, "performance")
         write_page(PAGE, f"{summary(results)}\n\n{scenarios(results)}" if results else NONE, "performance")
         write_page(GPU_PAGE, on_gpus(load(GPU_RESULTS)), "results")
+        write_page(PROOF_PAGE, proofs.page(load(proofs.RESULTS)), "lm-eval")
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(peers_chart(results, HFX, PACE), encoding="utf-8")
     except HfxError as error:

@@ -41,10 +41,7 @@ Logits = NDArray[np.float32]  # [positions, vocabulary]
 
 def quality(settings: Settings, figures: Figures) -> None:
     """Every format reads the held-out texts."""
-    steps = 5 if settings.quick else STEPS
-    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-    name = f"checkpoints/{SHAPE.name}-{steps}-{source}"
-    checkpoint = made(name, lambda folder: apart(train, folder=str(folder / SHAPE.name), steps=steps)) / SHAPE.name
+    checkpoint = trained(settings)
     texts = split(checkpoint)[1][: 4 if settings.quick else None]
     say("torch")
     expected = apart(torch_logits, checkpoint=str(checkpoint), texts=texts)
@@ -65,6 +62,14 @@ def quality(settings: Settings, figures: Figures) -> None:
             found, size = apart(read, checkpoint=str(checkpoint), texts=texts)
             facts = {"KL": divergence(expected, found), "agreement": agreement(expected, found), "MB": size / 1e6}
             figures.add(label, CASE, 0, perplexity=perplexity(found, texts), **facts)
+
+
+def trained(settings: Settings) -> Path:
+    """Return the folder of the trained checkpoint. The first call trains it."""
+    steps = 5 if settings.quick else STEPS
+    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    name = f"checkpoints/{SHAPE.name}-{steps}-{source}"
+    return made(name, lambda folder: apart(train, folder=str(folder / SHAPE.name), steps=steps)) / SHAPE.name
 
 
 def perplexity(found: Iterable[Logits], texts: Texts) -> float:
