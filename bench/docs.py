@@ -13,12 +13,15 @@ from bench.docs_chart import peers_chart
 from bench.figures import Figures, load, machine_line, number, table
 from bench.gpu import RESULTS as GPU_RESULTS
 from bench.gpu import works as gpu_works
+from bench.published import RESULTS as PUBLISHED_RESULTS
+from bench.published import WORKS as PUBLISHED_WORKS
 from bench.scenarios import HFX, PACE, SCENARIOS
 from hfx.errors import HfxError
 
 RESULTS, PICTURE = Path("bench/results/scenarios.jsonl"), Path("docs/images/peers.svg")
 README, PAGE, GPU_PAGE = Path("README.md"), Path("docs/benchmarks.md"), Path("docs/benchmarks-gpu.md")
 PROOF_PAGE = Path("docs/proof.md")
+PUBLISHED_PAGE = Path("docs/checkpoints.md")
 CHANGED = "2026-11-28"  # the day from which the code for GPUs is no longer that of earlier results
 LEFT_OUT = (PACE, "rows a step", "of the limit")  # of the tables
 # Rows of README.md: scenario, case, words. Columns: a peer by its labels.
@@ -47,6 +50,7 @@ def main() -> int:
         write_page(PAGE, f"{summary(results)}\n\n{scenarios(results)}" if results else NONE, "performance")
         write_page(GPU_PAGE, on_gpus(load(GPU_RESULTS)), "results")
         write_page(PROOF_PAGE, proofs.page(load(proofs.RESULTS)), "lm-eval")
+        write_page(PUBLISHED_PAGE, published(load(PUBLISHED_RESULTS)), "published weights")
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(peers_chart(results, HFX, PACE), encoding="utf-8")
     except HfxError as error:
@@ -115,6 +119,21 @@ def on_gpus(results: Mapping[str, Figures]) -> str:
             "The code for GPUs was changed after these runs. What the changes give has not been measured on a GPU yet."
         )
         parts.insert(0, f"{text}\n")
+    return "\n".join(parts)
+
+
+def published(results: Mapping[str, Figures]) -> str:
+    """A table of each published checkpoint: what its precisions cost, in four digits."""
+    parts = []
+    for name, figures in results.items():
+        work = PUBLISHED_WORKS[name]
+        shown = [column for column in work.columns if figures.cases(column)]
+        for case in figures.cases():
+            values = {way: [figures.median(way, case, column) for column in shown] for way in figures.ways(case)}
+            rows = [(way, *("" if each is None else f"{each:.4g}" for each in row)) for way, row in values.items()]
+            parts += [table(case, ("candidate", *shown), rows)]
+        parts += [_wrapped(f"`{figures.stamp['command']}`; {machine_line(figures)}") + "\n"]
+        parts += [f"- {subject}: {note}\n" for subject, note in figures.notes.items()]
     return "\n".join(parts)
 
 

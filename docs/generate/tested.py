@@ -21,7 +21,7 @@ COLUMNS = {
 NEVER = (
     "NVIDIA's images, which have their own Python, CUDA and backends ([Proven, and not](deploy.md#proven-and-not))",
     "Other GPUs, and several of them ([GPU](limits.md#gpu))",
-    "Processors without AVX-512, except for simulated ones",
+    "A server on processors without AVX-512, except for simulated ones",
 )
 
 Run = Mapping[str, Any]

@@ -188,6 +188,17 @@ def test_the_committed_results_of_gpus_give_the_page_s_section(tmp_path: Path) -
     assert f"| one | {ON_GPU} | 6.00 (5.00–7.00) |" in text and "not been measured" not in text
 
 
+def test_the_committed_results_of_published_weights_give_the_page_s_section() -> None:
+    from bench.docs import PUBLISHED_PAGE, published
+    from bench.published import CHECKPOINT, COPIES, EXPORTS, RESULTS, WORKS
+
+    results = load(REPOSITORY / RESULTS)
+    assert list(results) == list(WORKS)
+    for found in results.values():
+        assert {CHECKPOINT, *EXPORTS, *COPIES} <= {*found.ways()} and found.notes == {}
+    assert published(results).strip() in (REPOSITORY / PUBLISHED_PAGE).read_text(encoding="utf-8")
+
+
 def test_a_work_is_kept_under_its_title_and_others_stay(tmp_path: Path) -> None:
     output = tmp_path / "f.jsonl"
     save(output, {"any, X, 2026-11-27": figures(ours=(10,))})
