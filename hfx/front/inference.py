@@ -139,6 +139,7 @@ class Inference:
         """
         tokens = 0
         for values in rows:
+            tokens += len(values.get(names.PROMPT_TOKEN_IDS, ()))
             labels = values.get(names.CANDIDATE_LABELS, ())
             for name in READ & values.keys():
                 count = await self.files.count(model, list(map(str, values[name])), self.has_left)

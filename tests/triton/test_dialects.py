@@ -268,6 +268,7 @@ READING = (
     ("/models/similar-int8/tokenize", {"inputs": "a lovely garden"}),
     ("/rerank", {"query": "a garden", "texts": ["a park", "a street"]}),
     ("/v1/embeddings", {"model": "similar-int8", "input": "a lovely garden"}),
+    ("/v1/completions", {"model": "stories", "prompt": [5, 6, 7, 8], "max_tokens": 1}),
 )
 
 

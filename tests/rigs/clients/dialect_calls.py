@@ -12,7 +12,7 @@ from typing import Any
 from tests.rigs.servers.serve_process import SECONDS, ServeProcess
 
 API_KEY, BOUNDED_KEY = "a-key-of-the-tests", "another-key-of-the-tests"
-TIGHT_KEYS = tuple(f"a-key-of-few-tokens-{number}" for number in range(8))  # of three tokens a minute
+TIGHT_KEYS = tuple(f"a-key-of-few-tokens-{number}" for number in range(9))  # of three tokens a minute
 ENCODERS = ("sentiment-fp32", "entities-fp32", "answers-fp32", "nli-fp32", "similar-int8")
 RANKER = "ranker"
 TALKER = "talker"
