@@ -51,9 +51,9 @@ class GateTexts:
         return [*self.ordinary, *self.edges, *self.made, *self.unknown]
 
     @property
-    def compared(self) -> list[str]:
-        """The texts whose answers are compared."""
-        return [*self.ordinary, *self.edges, *self.made, *self.unknown[::EVERY]]
+    def given(self) -> list[str]:
+        """The texts whose answers are compared, but those that are made of the vocabulary."""
+        return [*self.ordinary, *self.edges, *self.unknown[::EVERY]]
 
     def as_json(self) -> dict[str, Any]:
         """Return the manifest's entry for the texts."""
@@ -89,7 +89,7 @@ def read_gate_texts(
             try_all(prompted)
     ordinary, known = (tuple(text for text in texts if text not in unknown) for texts in (bundled, edges))
     found = GateTexts(ordinary, known, unknown, tuple(made), unknown_share(tokenizer, bundled))
-    if not has_data and 2 * len(found.unknown[::EVERY]) > len(found.compared):
+    if not has_data and 2 * len(found.unknown[::EVERY]) > len(found.given) + len(found.made):
         raise CheckpointUnsupported(
             f"{checkpoint.id} can't be compared: its tokenizer knows few tokens of hfx's texts "
             f"({100 * found.share:.0f} % are unknown), and reads its own vocabulary as unknown tokens, too.",

@@ -19,19 +19,27 @@ from hfx.python_backends.tasks import TASKS
 
 def answer_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Get the checkpoint's own answers to the gate's texts, from the tokens of the staged tokenizer."""
-    samples = plan.kind.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, artefacts.texts.compared))
-    samples = [sample | plan.options_of(i) for i, sample in enumerate(samples)]
+    texts = artefacts.texts
     try:
-        model, reference = _reference(plan, artefacts, [each for each in samples if _has_tokens(plan, artefacts, each)])
+        given, made = (_requests(plan, artefacts, each) for each in (texts.given, texts.made))
+        model, reference = _reference(plan, artefacts, [*given, *made])
     except RequestRefused as refusal:
         raise CheckpointUnsupported(
             f"{plan.checkpoint.id} can't take a text that every export is compared by. {refusal.message}",
             "Where it reads too few tokens, a larger model_max_length in tokenizer_config.json may help.",
         ) from refusal
+    reference = replace(reference, made=len(made))
     checked = gate.check_tokens(model, plan.kind, artefacts.tokenizer, reference)
     recorded = Recorded(tuple(map(dict, reference.requests)), tuple(reference.answers))
     write_recorded(recorded, artefacts.staging.root / plan.name / REFERENCE_FILE)
     return replace(artefacts, reference=reference, parity={"tokenized_alike": checked})
+
+
+def _requests(plan: EncoderPlan, artefacts: EncoderArtefacts, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the requests with `texts` that the model can answer."""
+    samples = plan.kind.samples(with_embeddings(plan.checkpoint, artefacts.tokenizer, texts))
+    samples = [sample | plan.options_of(i) for i, sample in enumerate(samples)]
+    return [sample for sample in samples if _has_tokens(plan, artefacts, sample)]
 
 
 def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request) -> bool:

@@ -41,7 +41,9 @@ def faults(model: onnx.ModelProto, ids: list[int]) -> Iterator[tuple[str, Fault]
     for place, bias in _ends(biases):
         yield f"no {place} bias", _changing(bias, np.zeros_like)
     tables = [tensors[name] for node, name in readers if node.op_type == "Gather" and len(tensors[name].dims) == 2]
-    of_words = [each for each in tables if not any(part in each.name for part in OTHER_TABLES)]
+    of_words = [
+        each for each in tables if each.dims[0] > max(ids) and not any(part in each.name for part in OTHER_TABLES)
+    ]
     words = max(of_words, key=lambda each: each.dims[0], default=None)
     if words is not None:
         yield "swapped rows of words", _changing(words, lambda values: _swapped(values, ids))

@@ -49,7 +49,7 @@ def test_a_tokenizer_that_knows_no_words_gets_texts_of_its_own_vocabulary(checkp
     reactions = tokenizer_of(ATOMS, SPLIT)
     texts = read(checkpoint, reactions)
     assert not texts.ordinary and texts.share > 0.4
-    assert len(texts.made) > 0.9 * len(texts.unknown) > len(texts.compared) - len(texts.made)
+    assert len(texts.made) > 0.9 * len(texts.unknown) > len(texts.given)
     assert unknown_share(reactions, texts.made) == 0
     tokens = [reactions(text)["input_ids"][1:-1] for text in texts.made]
     assert set().union(*tokens) == set(range(len(SPECIALS), len(SPECIALS) + len(ATOMS)))

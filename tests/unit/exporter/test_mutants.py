@@ -29,7 +29,7 @@ from tests.unit.exporter.test_kinds import WRITERS
 
 pytestmark = pytest.mark.slow
 
-FRESH = 200  # texts that the gate has not seen
+FRESH = 200  # texts that the gate has not seen, twice
 HEADS = {
     Task.TEXT_CLASSIFICATION: "ForSequenceClassification",
     Task.TOKEN_CLASSIFICATION: "ForTokenClassification",
@@ -53,9 +53,9 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
 }
 
 
-def fresh_reference(plan: EncoderPlan, artefacts: EncoderArtefacts) -> gate.Reference:
+def fresh_reference(plan: EncoderPlan, artefacts: EncoderArtefacts, seed: int) -> gate.Reference:
     """Return the checkpoint's answers to texts of random tokens."""
-    tokenizer, chance = artefacts.tokenizer, random.Random(7)
+    tokenizer, chance = artefacts.tokenizer, random.Random(seed)
     ids = gate_texts.chosen_ids(tokenizer.get_vocab(), frozenset(tokenizer.all_special_ids))
     texts = [tokenizer.decode(chance.choices(ids, k=1 + number % 40)) for number in range(FRESH)]
     samples = [sample | plan.options_of(at) for at, sample in enumerate(plan.kind.samples(texts))]
@@ -66,7 +66,7 @@ def fresh_reference(plan: EncoderPlan, artefacts: EncoderArtefacts) -> gate.Refe
 def refusals(plan: EncoderPlan, artefacts: EncoderArtefacts) -> dict[str, tuple[bool, bool]]:
     """Return for each fault whether it takes answers to fresh texts beyond the limits, and whether the gate refuses."""
     [(device, net)] = artefacts.nets.items()
-    whole, fresh = net.path.read_bytes(), fresh_reference(plan, artefacts)
+    whole, fresh = net.path.read_bytes(), [fresh_reference(plan, artefacts, seed) for seed in (7, 8)]
     tokenizer = artefacts.tokenizer
     ids = gate_texts.chosen_ids(tokenizer.get_vocab(), frozenset(tokenizer.all_special_ids))[:6]
     table = {}
@@ -78,7 +78,8 @@ def refusals(plan: EncoderPlan, artefacts: EncoderArtefacts) -> dict[str, tuple[
         changed.replace(net.path)
         limits = gate.limits(net.variant.accuracy, None)
         opened = net.variant.open(artefacts.staging.root, plan.name)
-        moves = is_refused(gate.judge, "", gate.measure(opened, plan.kind, fresh), limits)
+        # A fault at the very limit is beyond it on one set of texts, and within it on another.
+        moves = all(is_refused(gate.judge, "", gate.measure(opened, plan.kind, each), limits) for each in fresh)
         table[name] = (moves, is_refused(compare, plan, artefacts, device))
         changed.write_bytes(whole)
         changed.replace(net.path)
@@ -97,12 +98,6 @@ def is_refused(check: Callable[..., object], *arguments: object) -> bool:
 # In int8, the gate refuses the others of these random models without any fault, or they have no products.
 IN_INT8 = ("text-classification", "token-classification", "fill-mask", "embedder", "token-vectors", "cross-encoder",
            "decoder", "judge")  # fmt: skip
-# The gate's figures are means over all its texts, of which those that show these two faults are too few, at least where
-# the processor has no VNNI and weights have 7 bits.
-MISSED = {
-    "token-classification int8": ["swapped rows of words"],
-    "decoder int8": ["shifted rows of /model/model/rotary_emb/Constant_1_output_0"],
-}
 CASES = [f"{name} fp32" for name in CHECKPOINTS] + [f"{name} int8" for name in IN_INT8]
 
 
@@ -127,4 +122,4 @@ def test_every_fault_that_moves_an_answer_is_refused(tmp_path: Path, case: str) 
     )  # fmt: skip
     missed = [fault for fault, (moves, refused) in found.items() if moves and not refused]
     assert sum(moves for moves, _ in found.values()) >= (1 if name == "static" else 4)
-    assert {*missed} <= {*MISSED.get(case, [])}
+    assert missed == []
