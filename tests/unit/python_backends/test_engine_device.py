@@ -233,6 +233,31 @@ def test_files_for_gpus_answer_as_with_all_memory_on_the_host(tmp_path: Path, dr
     assert stats.prompts_captured > 0
 
 
+def test_log_probabilities_of_prompts_are_those_of_the_host(tmp_path: Path, driver: Driver) -> None:
+    """A prompt runs in parts, with logits for each token, beside requests whose runs are captured."""
+    folder = tmp_path / "engine"
+    checkpoint = tiny_generators.save(tmp_path, tiny_generators.build("gpt2", n_positions=200))
+    spec = write_engine_folder(checkpoint, folder, FORMATS["fp16"], 127)
+    rng = random.Random(0)
+    prompts = [tuple(rng.choices(range(spec.vocab_size), k=length)) for length in (1, 2, 64, 65, 130, 190)]
+    requests = [
+        Request(each, Settings(max_tokens=4, prompt_log_probs=count)) for each in prompts for count in (3, None)
+    ]
+    found = []
+    for engine in (Engine.of(open_runner(spec, SLOTS, ONE_THREAD), spec, EngineSettings(SLOTS)), None):
+        with engine or engine_on(driver, folder) as opened:
+            jobs = [opened.submit(request) for request in requests]
+            found.append([event for job in jobs for event in job])
+    on_host, on_device = found
+    assert [(each.of_prompt, each.ids) for each in on_device] == [(each.of_prompt, each.ids) for each in on_host]
+    assert sum(len(each.ids) for each in on_device if each.of_prompt) == sum(map(len, prompts))
+    for one, other in zip(on_device, on_host, strict=True):
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+        assert [[number for number, _ in top] for top in one.top] == [
+            [number for number, _ in top] for top in other.top
+        ]
+
+
 def tiny_request(rng: random.Random, vocabulary: int, has_encoder: bool) -> Request:
     settings: dict[str, Any] = {"max_tokens": rng.randint(1, 12)}
     kind = rng.choice(("greedy", "beams", "sampled"))
