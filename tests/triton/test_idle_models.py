@@ -275,6 +275,7 @@ def test_a_load_that_fails_is_a_503_with_its_reason_until_the_files_are_repaired
         assert "Triton did not load flaky" in reason and "the flag is set" in reason
         assert reason.count("Try again later.") == 1
         assert retry_after == "1"
+    idle.wait_for_words("Triton did not load flaky")
     assert idle.words.count("Triton did not load flaky") == 1
     assert get(idle, "/health")[0] == 200
     assert infer(idle.http_url, "toy", "four") == "4 characters"

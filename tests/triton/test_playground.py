@@ -276,6 +276,6 @@ def test_the_docs_page_lists_the_fields_of_each_body(dialects: ServeProcess, tmp
             "[...document.querySelectorAll('details')].find(e => e.textContent.includes('POST /v1/completions'))"
         )
         text = page.value(f"{completion}.textContent")
-        assert "promptstring or list of string, required" in text and "min_tokens" in text
+        assert "promptstring or list of string or list of integer" in text and "min_tokens" in text
         assert "OpenAI" in page.value(f"{completion}.parentElement.querySelector('h2').textContent")
         assert page.logged == []

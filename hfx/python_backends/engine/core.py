@@ -10,7 +10,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from .fair_scheduler import FairScheduler
 from .jobs import Events, Job, Listener, Sequence, notify_all
 from .partition import Outputs
 from .picker import Picker
-from .plan import Compact, Encode, Plan, Run
+from .plan import Compact, Encode, Picks, Plan, Run
 from .request import Event, Step
 from .runners import DecoderRunner, EncoderDecoderRunner, Runner
 
@@ -166,7 +166,7 @@ class Core:
             if runner.placement.runs_ahead and isinstance(plan, Run) and self._goes_on(plan):
                 runner.partitions[plan.width].begin_next_step(plan.groups)
             steps = self.picker.pick(outputs, plan.picks, draft)
-            of_prompt = self.picker.prompt_tokens(outputs, plan)
+            of_prompts = self.picker.of_prompts(outputs, plan)
             drop_rejected(runner, plan, steps)
         except BaseException as error:  # whatever the runtime raises concerns this plan's jobs, and only them
             if isinstance(error, DeviceLost):
@@ -175,7 +175,7 @@ class Core:
             self.fail(plan.jobs, _step_failed(plan, error))
         else:
             self.scheduler.finish(plan, steps)
-            self._publish(plan, steps, of_prompt)
+            self._publish(plan.picks, steps, of_prompts)
             self.counters.accepted_tokens += sum(step.accepted for step in steps)
         seconds = time.perf_counter() - started
         self.scheduler.charge(plan, seconds)
@@ -204,11 +204,11 @@ class Core:
             job.over = True
         notify_all(listener for job in ended for listener in self._deliver(job, (), error))
 
-    def _publish(self, plan: Plan, steps: list[Step], of_prompt: Event | None = None) -> None:
-        events: dict[Job, list[Event]] = {} if of_prompt is None else {plan.jobs[0]: [of_prompt]}
+    def _publish(self, picks: Picks, steps: list[Step], of_prompts: Mapping[Job, Event] | None = None) -> None:
+        events: dict[Job, list[Event]] = {job: [event] for job, event in (of_prompts or {}).items()}
         failures: dict[Job, EngineError] = {}
         now = time.monotonic()
-        for sequence, step in zip(plan.picks, steps, strict=True):
+        for sequence, step in zip(picks, steps, strict=True):
             job, tokens = sequence.job, _new_tokens(sequence, step)
             times = job.times
             self.counters.tokens += tokens

@@ -68,8 +68,7 @@ class Setting:
     @property
     def item(self) -> type:
         """The type of each of the values, if there may be several."""
-        kind: type = get_args(self.type)[0]
-        return kind
+        return get_args(self.type)[0]
 
     @property
     def choices(self) -> tuple[Any, ...]:

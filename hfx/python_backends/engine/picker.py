@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import EngineError
+from .jobs import Job
 from .jobs import Sequence as Searched
 from .matcher import Floats
 from .partition import Outputs
@@ -41,10 +42,10 @@ class Picker:
         steps = self._pick(outputs, picks)
         return [self._follow(outputs, picks, draft, *steps)] if draft else steps
 
-    def prompt_tokens(self, outputs: Outputs, plan: Plan) -> Event | None:
-        """Return the tokens of a prompt whose log-probabilities a plan's `outputs` have; None if none are wanted."""
+    def of_prompts(self, outputs: Outputs, plan: Plan) -> dict[Job, Event]:
+        """Return the tokens of a prompt whose log-probabilities a plan's `outputs` have; none if none are wanted."""
         if not isinstance(plan, Run) or not plan.spans or not plan.spans[0].scored:
-            return None
+            return {}
         (span,), (job,) = plan.spans, plan.prefill_jobs
         prompt, known = job.request.prompt, job.prefilled  # the log-probabilities up to the token `known` are known
         ids = prompt[known + 1 : span.end + 1]
@@ -52,13 +53,9 @@ class Picker:
         log_probs, columns = self._scores.of_prompt(outputs, known - span.start, ids, count)
         top = map(_pairs, columns[:, None, 1:], log_probs[:, None, 1:])
         first = 0 if known else 1
-        return Event(
-            0,
-            (*prompt[:first], *ids),
-            log_probs=(*(0.0,) * first, *log_probs[:, 0].tolist()),
-            top=(*((),) * first, *top),
-            of_prompt=True,
-        )
+        values = (*(0.0,) * first, *log_probs[:, 0].tolist())
+        tops = (*((),) * first, *top)
+        return {job: Event(0, (*prompt[:first], *ids), log_probs=values, top=tops, of_prompt=True)}
 
     def _follow(self, outputs: Outputs, picks: Picks, draft: Sequence[int], step: Step) -> Step:
         """Choose again while the choices are the draft's tokens, unless they need scores that the run lacks."""
