@@ -128,10 +128,6 @@ def contents(published: Published, repository: Path, figures: Fields, seconds: f
             "at": created_now(), "hfx": hfx.__version__, "device": figures["device"],
             "through": figures["url"] or "this process",
         },
-        "files": [
-            {"path": path, "precision": _precision(manifest, path), "bytes": entry.size, "sha256": entry.sha256}
-            for path, entry in manifest.files.items()
-        ],
         "compared": {
             "texts": choices.get("texts", UNRECORDED),
             "tokenized_alike": parity.get("tokenized_alike", UNRECORDED),
@@ -151,6 +147,10 @@ def contents(published: Published, repository: Path, figures: Fields, seconds: f
             "milliseconds_of_runtimes": (choices.get("cpu_runtime") or {}).get("milliseconds") or UNRECORDED,
             "seconds_of_this_run": seconds,
         },
+        "files": [
+            {"path": path, "precision": _precision(manifest, path), "bytes": entry.size, "sha256": entry.sha256}
+            for path, entry in manifest.files.items()
+        ],
     }  # fmt: skip
     plain: Fields = _plain(values)
     return plain
