@@ -20,7 +20,7 @@ from hfx.options import Option
 
 if TYPE_CHECKING:
     from hfx.client import Client
-    from hfx.exporter.verify import Infer
+    from hfx.exporter.verify import DataOptions, Infer
 
 
 def command(
@@ -70,25 +70,41 @@ def command(
         raise UsageError(f"There is no file {data} (--data).", "Give a CSV, TSV, JSON-lines or Parquet file.")
     if minimum is not None and max_drop is not None:
         raise UsageError("--min and --max-drop exclude each other.", "Leave one of them out.")
+    from hfx.exporter.verify import DataOptions
+
+    columns = tuple(input_column or ()), target_column
+    options = DataOptions(data, *columns, metric, minimum, max_drop) if data else None
+    report = reporter(context)
+    with report.progress("Verifying"):
+        figures = _verified(repository, name, device, url, max_drop, options, page)
+    report.result(figures, _lines(figures))
+
+
+def _verified(
+    repository: Path,
+    name: str,
+    device: Device,
+    url: str,
+    max_drop: float | None,
+    options: DataOptions | None,
+    page: Path | None,
+) -> dict[str, Any]:
+    """Return the figures of a verification, and write its report to `page`, if given. Raises VerificationFailed."""
     from hfx.exporter import verify
     from hfx.repository import recover
 
     if page is not None:
         from hfx.cli.verify_report import check_report, of_rerun, reported
 
-        check_report(page, repository, data)
-    report = reporter(context)
+        check_report(page, repository, options.path if options else None)
     recover(repository)
     published = verify.open_published(repository, name)
     task = published.task.task
     if getattr(published.manifest.precision, device) is None:
         raise UsageError(f"{name} was not built for {device}.", "Use the other --device, or export it for both.")
-    columns = tuple(input_column or ()), target_column
-    options = verify.DataOptions(data, *columns, metric, minimum, max_drop) if data else None
     figures: dict[str, Any] = {"name": name, "task": str(task), "device": device, "url": url or None}
     alone = verify.ALONE if published.kind is None else len(published.recorded.requests) if page else 0
     with (
-        report.progress("Verifying"),
         reported(page, published, repository, figures) if page else nullcontext(),
         _model(repository, name, task, device, url) as infer,
     ):
@@ -100,7 +116,7 @@ def command(
         if options is not None:
             figures["data"] = verify.measured(published, infer, options)
             verify.judge_data(published, options, figures["data"])
-    report.result(figures, _lines(figures))
+    return figures
 
 
 @contextmanager

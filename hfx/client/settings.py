@@ -72,7 +72,7 @@ def _checked(name: str, value: Any) -> Any:
             return setting.check(name, value)
     except InvalidRequest as refusal:
         allowed = refusal.allowed
-    raise UsageError(f"{name} is {value!r}.", f"Give {allowed}.")
+    raise UsageError(f"{name} is {value!r:.80}.", f"Give {allowed}.")
 
 
 # What follows is made by `make docs` from the table in hfx/python_backends/engine/generation_settings.py: change that.

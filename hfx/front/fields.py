@@ -131,10 +131,10 @@ def text(value: Any, param: str) -> str:
         raise invalid(f"{error.message} Send Unicode text.", param) from None
 
 
-def check_count(count: int, param: str, most: int = MOST_TEXTS) -> None:
-    """Raise Refusal (413) for more than `most` texts in `param`."""
+def check_count(count: int, param: str, most: int = MOST_TEXTS, items: str = "texts") -> None:
+    """Raise Refusal (413) for more than `most` texts, or other `items`, in `param`."""
     if count > most:
-        raise Refusal(413, f"There are {count} texts in {param}. Send {most} at most.", param=param)
+        raise Refusal(413, f"There are {count} {items} in {param}. Send {most} at most.", param=param)
 
 
 def generation_settings(fields: Mapping[str, Any], names: dict[str, str]) -> GenerationSettings:

@@ -108,6 +108,17 @@ def token_ids(name: str, value: Any) -> Ids:
     return tuple(ids)
 
 
+def at_most(most: int, check: Check) -> Check:
+    """Return a `check` of a list that refuses one of more than `most` items before it reads them."""
+
+    def check_few(name: str, value: Any) -> Any:
+        if isinstance(value, (list, tuple)) and len(value) > most:
+            raise InvalidRequest(name, len(value), f"a list of at most {most}")
+        return check(name, value)
+
+    return check_few
+
+
 def token_sequences(name: str, value: Any) -> tuple[Ids, ...]:
     """Check lists of token ids, none of them empty."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(each, (list, tuple)) and each for each in value):

@@ -13,7 +13,7 @@ from hfx.front.fields import Fields, check_count
 from hfx.front.refusals import invalid
 from hfx.metadata import INT32_MAX
 from hfx.names import MAX_TOKENS, PROMPT_LOGPROBS, PROMPT_TOKEN_IDS
-from hfx.python_backends.engine.generation_settings import MOST_ALTERNATIVES
+from hfx.python_backends.engine.generation_settings import MOST_ALTERNATIVES, MOST_IDS
 
 Prompt = str | tuple[int, ...]
 Result = TypeVar("Result", Generation, Piece)
@@ -29,6 +29,7 @@ def read_prompts(fields: Fields) -> list[Prompt]:
     if not isinstance(lists, list) or not lists or not isinstance(lists[0], list):
         return [*fields.texts("prompt")]
     check_count(len(lists), "prompt")
+    check_count(sum(len(ids) for ids in lists if isinstance(ids, list)), "prompt", MOST_IDS, "token ids")
     return [_checked_ids(ids) for ids in lists]
 
 

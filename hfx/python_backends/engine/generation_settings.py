@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import UnionType
 from typing import Any, Literal, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..checks import NAME_LENGTH, Check, Ids, boolean, integer, nearest, number, one_of, strings, token_ids
+from ..checks import NAME_LENGTH, Check, Ids, at_most, boolean, integer, nearest, number, one_of, strings, token_ids
 from ..errors import InvalidRequest
 
 LONGEST_LANGUAGE = 64  # characters of a language code
@@ -28,6 +28,8 @@ SAMPLING, BEAMS, CHUNKS, TRANSLATION = "Sampling", "Beam search", "Chunks", "Tra
 STRUCTURE = "Structured output"
 LONGEST_GRAMMAR = 2**16  # characters of a schema, of a regular expression, or of all choices together
 MOST_CHOICES, LONGEST_CHOICE = 1024, 4096  # the second in characters
+
+MOST_IDS = 2**17  # of a prompt, or of all prompts of a request: millions would delay other requests while they are read
 
 ROW = "row"  # the key of a field's metadata
 
@@ -304,7 +306,10 @@ class Texts:
         "the same for the prompt's tokens, if the model continues its prompt",
     )
     prompt_token_ids: Ids = setting(  # noqa: RUF009
-        (), "INT32", token_ids, "the prompt as token ids, special tokens included, in place of a text"
+        (),
+        "INT32",
+        at_most(MOST_IDS, token_ids),
+        "the prompt as token ids, special tokens included, in place of a text",
     )
 
 

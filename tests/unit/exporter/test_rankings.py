@@ -140,6 +140,24 @@ def test_scores_in_another_order_fail_the_gate() -> None:
         judge("It", replace(figures, rank_correlation=float("nan")), limits("int8", 0.5))
 
 
+@pytest.mark.parametrize(
+    ("of_made", "words"),
+    [
+        ({"made_agreement": 0.94}, "agreement with ties of texts made"),
+        ({"made_drift": 0.021}, "drift of texts made"),
+        ({"made_ranks": 0.94}, "pairs of texts made"),
+        ({"made_agreement": float("nan")}, "agreement with ties of texts made"),
+    ],
+)
+def test_texts_made_of_the_vocabulary_have_the_limits_on_their_own(of_made: dict[str, float], words: str) -> None:
+    figures = Figures(
+        400, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, made_agreement=0.95, made_drift=0.02, made_ranks=0.95
+    )
+    judge("It", figures, limits("int8", None))
+    with pytest.raises(VerificationFailed, match=words):
+        judge("It", replace(figures, **of_made), limits("int8", None))  # type: ignore[arg-type]
+
+
 def test_pairs_of_the_gate_have_the_same_options() -> None:
     random = np.random.default_rng(0)
     requests = [{"text_input": str(at), "dimensions": 2} if at % 3 else {"text_input": str(at)} for at in range(30)]

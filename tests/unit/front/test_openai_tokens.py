@@ -114,7 +114,24 @@ def test_prompts_are_texts_or_token_ids(prompt: Any, expected: list[Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "prompt", [None, [], [[]], [[1], "a"], [1, "a"], ["a", 1], [True], [[1.0]], [[2**31]], [-1], {}, 3, [[1]] * 2049]
+    "prompt",
+    [
+        None,
+        [],
+        [[]],
+        [[1], "a"],
+        [1, "a"],
+        ["a", 1],
+        [True],
+        [[1.0]],
+        [[2**31]],
+        [-1],
+        {},
+        3,
+        [[1]] * 2049,
+        [1] * (2**17 + 1),
+        [[1] * 2**16, [1], [1] * 2**16],
+    ],
 )
 def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
     with pytest.raises(Refusal) as caught:

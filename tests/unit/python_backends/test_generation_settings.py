@@ -161,6 +161,7 @@ def test_a_field_that_is_none_counts_as_absent() -> None:
         ("stop_words", ["fine", ""]), ("stop_words", ["a"] * 65), ("stop_words", ["a" * 513]),
         ("stop_words", [3]), ("return_log_probs", "true"), ("logprobs", 21), ("logprobs", -1), ("logprobs", True),
         ("prompt_logprobs", 21), ("prompt_token_ids", [-1]), ("prompt_token_ids", ["a"]),
+        ("prompt_token_ids", [1] * (2**17 + 1)),
         ("long", "cut"), ("long", "TRUNCATE"), ("merge", "sum"),
         ("overlap", True), ("overlap", -1), ("overlap", 17), ("source_lang", ""), ("target_lang", "fr_XX"),
     ],
