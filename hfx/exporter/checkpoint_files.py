@@ -20,7 +20,7 @@ from itertools import chain, product
 from pathlib import Path
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, StorageFull
-from hfx.exporter.config_file import AGAIN, MAX_BYTES, TOKENIZER_CONFIG, read_bytes, read_json
+from hfx.exporter.config_file import AGAIN, MAX_BYTES, TOKENIZER_CONFIG, as_native, read_bytes, read_json
 
 PREFIX = "hfx-views-"
 LOCK = "lock"
@@ -102,12 +102,15 @@ def _small_files(folders: Iterable[Path], index: Path | None) -> Iterator[tuple[
 
 
 def _content(file: Path, most: int) -> bytes:
-    """Return the contents of `file` for the view: all of it, except fields that lead to other files."""
+    """Return the contents of `file` for the view: without fields that lead to other files, and a config `as_native`."""
     content = read_bytes(file, most)
-    if file.name != TOKENIZER_CONFIG:
+    if file.name not in (TOKENIZER_CONFIG, "config.json"):
         return content
     fields = read_json(file)
-    kept = {name: value for name, value in fields.items() if not name.endswith(PATH_FIELDS)}
+    if file.name == "config.json":
+        kept = as_native(file, fields)
+    else:
+        kept = {name: value for name, value in fields.items() if not name.endswith(PATH_FIELDS)}
     return content if kept == fields else json.dumps(kept).encode()
 
 

@@ -31,6 +31,11 @@ SIZES = {
     **dict.fromkeys(("max_position_embeddings", "vocab_size"), 100_000_000),
 }
 
+# Model type of a checkpoint that transformers reads only in another copy -> this copy.
+COPIES = {"xlm-roberta-flash": "jinaai/jina-embeddings-v3-hf"}
+# Fields of GTE's own configuration ("new") -> the value that transformers' class (GteConfig) computes with.
+GTE = {"position_embedding_type": "rope", "layer_norm_type": "layer_norm", "logn_attention_scale": False}
+
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a small JSON file of a checkpoint. Raises CheckpointCorrupt."""
@@ -91,7 +96,7 @@ def whole_number(file: Path, config: Mapping[str, Any], field: str, most: int, l
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json; the types of the fields that hfx depends on are checked.
+    """Return config.json as `as_native` does; the types of the fields that hfx depends on are checked.
 
     Raises CheckpointCorrupt, CheckpointUnsafe and CheckpointUnsupported.
     """
@@ -112,7 +117,46 @@ def read_config(folder: Path) -> dict[str, Any]:
     _refuse_detours(file, config)
     _check_sizes(file, config)
     _check_labels(file, config)
-    return config
+    return as_native(file, config)
+
+
+def as_native(file: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Return `config`, the object in `file`, in the fields of transformers' own class.
+
+    GTE and jina-embeddings-v3 were published with code of their own, which hfx never runs, and transformers has both
+    since. GTE (`new`) scales its rotary positions by a fixed "ntk": base times factor, and frequencies divided by
+    factor^(2 / head size), as vLLM's NTKScalingRotaryEmbedding does. Raises CheckpointUnsupported for a configuration
+    that transformers' class does not compute.
+    """
+    model_type, stated = str(config.get("model_type")), config.get("rope_scaling")
+    if model_type in COPIES:
+        raise CheckpointUnsupported(
+            f"{file} needs its own code (model_type {model_type!r}), which hfx never runs.",
+            f"Pass a copy in transformers' own format: {COPIES[model_type]}.",
+        )
+    if model_type != "new" and not (model_type == "gte" and stated):
+        return config
+    scaling = {"type": "default", "factor": 1.0, "mixed_b": None} | (stated if isinstance(stated, dict) else {})
+    base, factor = (_number(value) for value in (config.get("rope_theta", 10_000.0), scaling["factor"]))
+    scaled = scaling["type"] in ("default", "ntk") and scaling["mixed_b"] is None and factor
+    faults = [field for field, value in GTE.items() if config.get(field, value) != value]
+    faults += [field for field, valid in (("rope_theta", base), ("rope_scaling", scaled)) if not valid]
+    if faults:
+        raise CheckpointUnsupported(
+            f"{faults[0]} in {file} is {str(config.get(faults[0]))[:50]}: transformers' GTE does not compute it.",
+            "Export a model without it.",
+        )
+    heads = whole_number(file, config, "num_attention_heads", SIZES["num_attention_heads"])
+    size = whole_number(file, config, "hidden_size", SIZES["hidden_size"]) / heads
+    rotary = {"rope_type": "linear", "rope_theta": base * factor, "factor": factor ** (2 / size)}
+    names = [name.replace("New", "Gte", 1) for name in config.get("architectures") or ()]
+    kept = {field: value for field, value in config.items() if field not in ("auto_map", "rope_scaling", "rope_theta")}
+    return kept | {"model_type": "gte", "architectures": names, "rope_parameters": rotary}
+
+
+def _number(value: object) -> float:
+    """Return `value` if it is a number from 1 to 1,000,000, otherwise 0."""
+    return float(value) if type(value) in (int, float) and 1 <= value <= NO_LIMIT else 0.0  # type: ignore[operator, arg-type]
 
 
 def tokenizer_limit(folder: Path) -> int | None:

@@ -143,7 +143,7 @@ def test_a_model_type_that_has_no_class_for_the_task_is_unsupported(folder: Path
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        *(({"model_type": name}, name) for name in ("vit", "gpt2", "longformer", "funnel", "fnet", "xlnet", "../x")),
+        *(({"model_type": name}, name) for name in ("vit", "glm", "longformer", "funnel", "fnet", "xlnet", "../x")),
         *(({"model_type": "big_bird", "attention_type": attention}, "attention_type")
           for attention in (DROPPED, "block_sparse", ["original_full"])),
         *(({"model_type": "ibert", "quant_mode": mode}, "quant_mode") for mode in (True, None, "no")),

@@ -5,6 +5,7 @@ Each row of a ragged batch is compared with the same text alone, without padding
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from numpy.typing import NDArray
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
-from hfx.exporter.encoder.checkpoint.architectures import DECODERS, ENCODERS
+from hfx.exporter.encoder.checkpoint.architectures import DECODERS, ENCODERS, REFUSED, TEXT_ENCODERS, check_encoder
 from hfx.exporter.encoder.checkpoint.pooling import Pooling, TokenLayers, make_pooler
 from hfx.exporter.encoder.graph.build import build_graph, inlined
 from hfx.exporter.encoder.graph.trace import OTHER, TRACED
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.encoder.kinds.token_vectors import TokenVectors
 from hfx.exporter.load import load_model
+from hfx.exporter.source import Checkpoint
 from hfx.names import Task
 from tests.attacks.damage import edit_json
 from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders, tiny_generators
@@ -58,12 +60,17 @@ def in_torch(model: Any, row: dict[str, Any], inputs: list[str]) -> dict[str, An
     return {name: value[0].numpy() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
 
-# Each architecture with one task, the tasks in turn; all of them in make test-full.
+# Each architecture with one task, of encoders the tasks in turn; all of them in make test-full.
 PAIRS = [
     (model_type, task) if task is TASKS[place % len(TASKS)] else full(model_type, task)
     for place, model_type in enumerate(sorted(ENCODERS))
     for task in TASKS
-] + [(model_type, task) for model_type in sorted(DECODERS) for task in (Task.FEATURE_EXTRACTION, TASKS[0])]
+]
+PAIRS += [
+    (model_type, task) if task is TASKS[0] else full(model_type, task)
+    for model_type in sorted(DECODERS | TEXT_ENCODERS)
+    for task in (TASKS if model_type in DECODERS else TASKS[:3])
+]
 
 
 @pytest.mark.parametrize(("model_type", "task"), PAIRS)
@@ -183,9 +190,28 @@ def test_a_classifier_that_pools_by_the_mean_answers_alike_alone_and_in_a_batch(
 
 
 def test_every_architecture_of_the_table_is_compared() -> None:
-    assert set(tiny_encoders.CONFIGS) == ENCODERS | DECODERS
+    assert set(tiny_encoders.CONFIGS) == ENCODERS | DECODERS | TEXT_ENCODERS
     sizes = {value for config in tiny_encoders.CONFIGS.values() for value in config.values() if isinstance(value, int)}
     assert not sizes & {*TRACED[1:], *OTHER[1:]}  # else a constant of a model could pass for an axis
+
+
+def test_every_classifier_of_transformers_is_supported_or_refused_with_a_reason() -> None:
+    from transformers.models.auto import modeling_auto
+
+    heads = ("SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING")
+    tables = [getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES") for head in heads]
+    refused = [model_type for types, _ in REFUSED.values() for model_type in types]
+    supported = ENCODERS | DECODERS | TEXT_ENCODERS
+    assert len(refused) == len({*refused} - supported)
+    assert {name for table in tables for name in table} - {"gpt-sw3"} <= supported | {*refused}  # it is a gpt2
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_refusal_has_a_reason_and_a_model_to_use(reason: str, tmp_path: Path) -> None:
+    for model_type in REFUSED[reason][0]:
+        with pytest.raises(CheckpointUnsupported, match=re.escape(reason)) as refused:
+            check_encoder(Checkpoint("", tmp_path, None, {"model_type": model_type}, ()), Task.TEXT_CLASSIFICATION)
+        assert any(supported in refused.value.fix for supported in ENCODERS)
 
 
 def test_a_tokenizer_without_token_types_leaves_them_to_the_model() -> None:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 ROWS, WIDTH = "rows", "width"
 MOST_POSITIONS = 8192  # for models whose config does not state the number
-# Methods of MPNet and T5 that make buckets of distances, and the settings of the module that they take.
-BUCKETS = {"relative_position_bucket": (), "_relative_position_bucket": ("num_buckets", "max_distance")}
+BUCKETS = {"relative_position_bucket", "_relative_position_bucket"}  # MPNet's and T5's methods for distances
 # Rows and width of the traced batch, and of another batch that tells the axes that depend on the batch from the fixed
 # ones. They are unlike the sizes of any model, so that no size of the batch is taken for a constant of the model.
 TRACED, OTHER = (2, 11), (3, 7)
@@ -200,14 +199,11 @@ def _pool_at_the_last_token(model: PreTrainedModel, stack: contextlib.ExitStack)
 
     Transformers computes scores for all tokens before it picks one, and a trace takes the number of rows as a constant.
     """
-    from transformers.modeling_layers import GenericForSequenceClassification
-
-    if not isinstance(model, GenericForSequenceClassification):
+    head = getattr(model, "score", None)
+    if head is None or not type(model).__name__.endswith("ForSequenceClassification"):
         return
     padding = model.config.pad_token_id
-    _pool_at_the_last(
-        model, stack, model.score, lambda ids, mask: mask if padding is None else mask * ids.ne(padding).long()
-    )
+    _pool_at_the_last(model, stack, head, lambda ids, mask: mask if padding is None else mask * ids.ne(padding).long())
 
 
 def _pool_at_the_last(
@@ -219,7 +215,10 @@ def _pool_at_the_last(
         import torch
         from transformers.modeling_outputs import SequenceClassifierOutput
 
-        hidden = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+        feed = {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False}
+        if shift := getattr(model, "_shift_right", None):  # T5's decoder; BART's shifts the ids by itself
+            feed["decoder_input_ids"] = shift(input_ids)
+        hidden = model.base_model(**feed).last_hidden_state
         order = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
         last = (chosen(input_ids, attention_mask) * order).argmax(dim=1)
         index = last.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
@@ -266,19 +265,22 @@ def _tabulate_positions(model: PreTrainedModel, stack: contextlib.ExitStack) -> 
         def forward(self, x: torch.Tensor, position_ids: torch.Tensor, *kind: str) -> Any:
             return tuple(table[position_ids] for table in self.tables[kind])
 
-    def buckets_of(bucket: Any, **settings: int) -> Callable[..., torch.Tensor]:
+    def buckets_of(module: Any, bucket: Any) -> Callable[..., torch.Tensor]:
+        stated = {each: getattr(module, f"relative_attention_{each}", None) for each in ("num_buckets", "max_distance")}
+        stated["bidirectional"] = not getattr(module, "is_decoder", False)
+        taken = inspect.signature(bucket).parameters
+        settings = {each: value for each, value in stated.items() if each in taken and value is not None}
         buckets = bucket(torch.arange(-longest, longest), **settings)
         return lambda distance, **_: buckets[distance + longest]
 
     for module in list(model.modules()):
         own = getattr(module, "rotary_emb", None)
         types = getattr(own, "rope_type", ())
-        if types and {"default"} == set(types.values() if isinstance(types, dict) else [types]):
+        if types and {"default", "linear"} >= set(types.values() if isinstance(types, dict) else [types]):
             stack.callback(setattr, module, "rotary_emb", own)
             setattr(module, "rotary_emb", Rotary(own).eval())  # noqa: B010 (mypy refuses the attribute)
-        for name in BUCKETS.keys() & set(dir(module)):
-            settings = {each: getattr(module, f"relative_attention_{each}") for each in BUCKETS[name]}
-            buckets = buckets_of(getattr(module, name), **settings)
+        for name in BUCKETS & set(dir(module)):
+            buckets = buckets_of(module, getattr(module, name))
             stack.callback(delattr, module, name)  # the method of the class shows again
             setattr(module, name, buckets)
 

@@ -144,6 +144,8 @@ class EncoderKind(ABC):
         """
         config, limits = checkpoint.config, [*stated]
         positions = config.get("max_position_embeddings")
+        if checkpoint.model_type in DECODERS:
+            limits += [size for name in ("n_positions", "max_seq_len") if isinstance(size := config.get(name), int)]
         if isinstance(positions, int) and positions > 0:
             padding = MPNET_PADDING if checkpoint.model_type == "mpnet" else config.get("pad_token_id")
             behind = checkpoint.model_type in POSITIONS_AFTER_PADDING
@@ -372,10 +374,12 @@ def logits_of_labels(config: Config, *dims: int) -> tuple[TensorSpec, ...]:
 
 def width(config: Config) -> int:
     """Return the length of a token's embedding. Raises CheckpointCorrupt for a config without it."""
-    for field in ("hidden_size", "dim", "d_model", "emb_dim"):
+    for field in ("word_embed_proj_dim", "hidden_size", "dim", "d_model", "emb_dim", "n_embd"):
         if isinstance(config.get(field), int):
             return int(config[field])
-    raise CheckpointCorrupt("config.json has no hidden_size (nor dim, d_model, emb_dim).", "Save the model again.")
+    raise CheckpointCorrupt(
+        "config.json has no hidden_size (nor dim, d_model, emb_dim, n_embd).", "Save the model again."
+    )
 
 
 def vocabulary(config: Config) -> int:
