@@ -46,6 +46,7 @@ class Kind(StrEnum):
     """The kind of an encoder, by its results. One task may have several kinds."""
 
     CLASSIFIER = "classifier"
+    ANSWER_CLASSIFIER = "answer_classifier"  # a language model that scores a text by the tokens of its answers
     TOKENS = "tokens"  # classes of tokens, joined to entities
     ANSWERS = "answers"
     ZERO_SHOT = "zero_shot"

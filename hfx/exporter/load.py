@@ -119,16 +119,11 @@ def require_memory(checkpoint: Checkpoint) -> None:
 def head_rows(model: Any, tokenizer: Any, tokens: Sequence[int | str]) -> torch.Tensor | None:
     """Return the rows of a language model's head for the logits of `tokens` (ids or words); None without tokens.
 
-    Raises CheckpointUnsupported for a word that is no token, an id beyond the head, and capped logits.
+    The rows of Granite are divided by its `logits_scaling`. Raises CheckpointUnsupported for a word that is no token,
+    and an id beyond the head.
     """
     if not tokens:
         return None
-    capped = getattr(model.config, "final_logit_softcapping", None)
-    if capped is not None:
-        raise CheckpointUnsupported(
-            f"The logits are capped (final_logit_softcapping {capped}), of which hfx makes no score.",
-            "Export another one.",
-        )
     head, vocabulary = model.get_output_embeddings(), tokenizer.get_vocab()
     ids = [token if isinstance(token, int) else vocabulary.get(token, -1) for token in tokens]
     for token, index in zip(tokens, ids, strict=True):
@@ -137,7 +132,7 @@ def head_rows(model: Any, tokenizer: Any, tokens: Sequence[int | str]) -> torch.
                 f"The score is made of the logit of the token {token!r}, which the model does not have.",
                 "Pass a re-ranker; its LogitScore module names the tokens (true_token_id, false_token_id).",
             )
-    rows: torch.Tensor = head.weight.detach()[ids]
+    rows: torch.Tensor = head.weight.detach()[ids] / getattr(model.config, "logits_scaling", 1.0)
     return rows
 
 

@@ -71,6 +71,17 @@ class ExportOptions:
     aggregation: str | None = option(
         None, "Token classification: none, simple, first, average or max. Default: simple.", metavar="KIND"
     )
+    answer: tuple[str, ...] = option(
+        (),
+        "Text classification by a language model: a label and the answer that stands for it, as the model would begin "
+        "it. At least two.",
+        metavar="LABEL=TEXT",
+    )
+    system: str | None = option(
+        None,
+        "Text classification by a language model: the system message, such as a policy.",
+        metavar="TEXT",
+    )
     dimensions: bool = option(
         False,
         "Embeddings: let requests ask for shorter vectors (Matryoshka). Needed only if the "

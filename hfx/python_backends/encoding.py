@@ -48,7 +48,7 @@ from .prompts import prompts
 from .roles import RoleEncoder
 from .rows import SPECIAL, Row, RowEncoder, Sequence, pausing, sequence, tensors
 from .settings import Role, Settings
-from .templates import TemplateEncoder
+from .templates import MessageEncoder, TemplateEncoder
 from .tokenizer_file import open_tokenizer
 from .windows import WindowEncoder
 
@@ -336,7 +336,7 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
         return HypothesisEncoder(tokenizer, settings)
     if settings.task == "text-ranking":
         return TemplateEncoder(tokenizer, settings) if settings.template else PairEncoder(tokenizer, settings)
-    return TextEncoder(tokenizer, settings)
+    return MessageEncoder(tokenizer, settings) if settings.template else TextEncoder(tokenizer, settings)
 
 
 def _of_role(tokenizer_json: str, settings: Settings, role: Role) -> TextEncoder:

@@ -37,12 +37,7 @@ def _prompts(name: str, value: Any) -> dict[str, str]:
 
 def _parts(name: str, value: Any) -> tuple[str, ...]:
     parts = tuple(string(name, each) for each in value) if isinstance(value, list | tuple) else ()
-    if (
-        len(parts) % 2 == 0
-        or parts[1::2].count(TEXT) != 1
-        or parts[-2] != TEXT
-        or not {QUERY, TEXT} <= {*parts[1::2]} <= FIELDS
-    ):
+    if len(parts) % 2 == 0 or parts[1::2].count(TEXT) != 1 or parts[-2] != TEXT or not {*parts[1::2]} <= FIELDS:
         raise InvalidRequest(name, value, f"a list of texts and, between them, {', '.join(sorted(FIELDS))}")
     return parts
 
@@ -88,8 +83,9 @@ class Settings:
     may have put before its own (None: the model has none); `default_prompt` is the prompt of requests that name
     none. Without `pools_prompt`, a prompt's tokens have the mask 2. With `takes_empty`, the model answers texts
     without tokens. A `template` makes one text of a pair: it alternates texts and names of FIELDS, and the last name
-    is that of the text. `prompted_template` is the template of requests with a prompt. `roles` are the roles of a
-    model that reads queries and documents differently.
+    is that of the text. `prompted_template` is the template of requests with a prompt. The net reads the
+    ids `prefix`, which the template begins with, by itself. With `strips`, white space around the text is left out.
+    `roles` are the roles of a model that reads queries and documents differently.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -110,6 +106,8 @@ class Settings:
     takes_empty: Annotated[bool, boolean] = False
     template: Annotated[tuple[str, ...] | None, optional(_parts)] = None
     prompted_template: Annotated[tuple[str, ...] | None, optional(_parts)] = None
+    prefix: Annotated[tuple[int, ...], token_ids] = ()
+    strips: Annotated[bool, boolean] = False
     roles: Annotated[Mapping[str, Role] | None, optional(_roles)] = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Pairs that a template makes one text of: for re-rankers that are language models or were converted from them."""
+"""Pairs, or texts, that a template makes one text of: for language models, or models converted from them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
+from .errors import InvalidInput
 from .inputs import (
     BYTES_PER_TOKEN,
     MARGIN,
     Piece,
     Tensors,
     Text,
+    column,
     column_pairs,
     decoded,
     encode_together,
@@ -84,7 +86,26 @@ class TemplateEncoder(RowEncoder):
             [ids] = self._ids([self._whole(fields, used)])
         kept = cut(ids, tail, most) if len(ids) > most else ids
         refuse_tokens(f"{PROMPT}, {QUERY} or {TEXT}", kept, self.settings.vocab_size, self._tokenizer)
+        known = len(self.settings.prefix)
+        if tuple(kept[:known]) != self.settings.prefix:
+            raise InvalidInput(f"{TEXT} changes the tokens of the template before it")
+        kept = kept[known:]
         return Row((Sequence(kept, [0] * len(kept)),), max(len(ids) - most, int(used.cut)))
+
+
+class MessageEncoder(TemplateEncoder):
+    """Encodes texts in a template for text classification; rows lack the ids `prefix`, which the net has."""
+
+    fields: tuple[str, ...] = (TEXT,)
+
+    def items(self, tensors: Tensors) -> list[tuple[bytes, Text, Text]]:
+        """Return the texts of a request, without prompts and queries."""
+        return [(b"", b"", text) for text in column(TEXT, tensors)]
+
+    def _check(self, prompt: bytes, query: bytes, text: bytes) -> tuple[bytes, dict[str, str], Piece]:
+        if self.settings.strips:
+            text = decoded(TEXT, text).strip().encode()
+        return super()._check(prompt, query, text)
 
 
 def rendered(parts: Many[str], fields: Mapping[str, str]) -> str:

@@ -25,6 +25,8 @@ from hfx.python_backends.engine.engine import DEFAULT_SLOTS
 ENCODER_OPTIONS = {
     "max_batch_size": "--max-batch-size",
     "aggregation": "--aggregation",
+    "answer": "--answer",
+    "system": "--system",
     "exporter": "--exporter optimum",
     "cpu_math": "--cpu-math",
     "dimensions": "--dimensions",

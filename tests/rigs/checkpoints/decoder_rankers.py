@@ -35,6 +35,12 @@ CHAT_TEMPLATE = (
     "<|im_start|>{{ names.get(message['role'], 'prompt') }}\n{{ message.content[0].text }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# Messages of plain texts, and an answer without thinking, as Qwen3 has them.
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
 PLAIN_CHAT = "{% for message in messages if message.role in ('system', 'user') %}{{ message.content }}{% endfor %}"
 
 

@@ -31,7 +31,7 @@ from hfx.tasks import is_late, kind_of
 from hfx.tasks.kinds import USUAL
 from tests import zoo
 from tests.rigs.checkpoints.colbert_models import write_stanford
-from tests.rigs.checkpoints.decoder_rankers import Ranker, write_classifier, write_logit_ranker
+from tests.rigs.checkpoints.decoder_rankers import CHATML, Ranker, write_classifier, write_decoder, write_logit_ranker
 from tests.rigs.checkpoints.published import GENERATORS, export_checkpoint
 from tests.rigs.checkpoints.sentence_models import (
     Recipe,
@@ -60,6 +60,11 @@ WRITERS: dict[str, tuple[Kind, Callable[[Path], Any], dict[str, Any]]] = {
     "static": (Kind.STATIC, lambda folder: static_embedding(folder / "model"), {}),
     "cross-encoder": (Kind.CROSS_ENCODER, partial(write_cross_encoder, recipe=Recipe(())), {}),
     "pair-classifier": (Kind.PAIR_CLASSIFIER, partial(write_cross_encoder, recipe=Recipe(()), labels=3), {}),
+    "answer-classifier": (
+        Kind.ANSWER_CLASSIFIER,
+        lambda folder: write_decoder(folder / "model", Ranker(template=CHATML)),
+        {"task": Task.TEXT_CLASSIFICATION, "answer": ("yes", "no")},
+    ),
     "decoder": (Kind.CROSS_ENCODER, partial(write_classifier, ranker=Ranker()), {}),
     "judge": (Kind.JUDGE, partial(write_logit_ranker, ranker=Ranker()), {}),
 }
@@ -116,7 +121,8 @@ def test_the_kind_is_recorded_and_derived_for_models_of_before(name: str, tmp_pa
     assert open_published(tmp_path / "repository", "model").kind is kind
     unrecorded = {key: value for key, value in manifest.choices.items() if key != "kind"}
     # Static vectors are those of any embedder; one with prompts and token vectors looked like a ColBERT.
-    derived = {"static": Kind.EMBEDDER, "token-vectors": Kind.LATE}.get(name, kind)
+    before = {"static": Kind.EMBEDDER, "token-vectors": Kind.LATE, "answer-classifier": Kind.CLASSIFIER}
+    derived = before.get(name, kind)
     assert kind_of(replace(metadata, kind=""), manifest.task, unrecorded) is derived
 
 

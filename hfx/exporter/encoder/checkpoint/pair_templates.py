@@ -1,8 +1,8 @@
-"""Templates that combine a query and a document into one text, for language models that rank.
+"""Templates that put a query and a document, or one text, into a prompt, for language models that rank or classify.
 
-They are chat templates with the roles `query` and `document`, as sentence-transformers' CrossEncoder (6.2) renders
-them; a prompt is the message of the role `system`. Only the texts around the fields are published, not the template's
-code.
+Those for pairs are chat templates with the roles `query` and `document`, as sentence-transformers' CrossEncoder (6.2)
+renders them; a prompt is the message of the role `system`. Only the texts around the fields are published, not the
+template's code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ PROBES = (" a \n\n{{ b }}\t<c> ", "É'\"&", "a b " * (1 << 15), "")
 # for a text.
 STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
 SECONDS, WALL_SECONDS = 5.0, 60.0  # processor time for one text, and wall time for all texts on a busy machine
+CONSTANT = {"add_generation_prompt": False, "tools": None, "documents": None}
 ADVICE = (
     "Save a chat_template.jinja beside the weights that writes one message of the role query and, last, one of the "
     "role document."
@@ -51,6 +52,21 @@ class Message:
     is_stated: bool
     has_parts: bool | None
     variables: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MessageTemplate:
+    """A template of one message of the role `user`: a fixed text, the name of the field, and a fixed text.
+
+    With `strips`, white space around the message is left out, as chat templates do with the filter `trim`.
+    """
+
+    parts: tuple[str, ...]
+    strips: bool = False
+
+    def stripped(self, text: str) -> str:
+        """Return the text as the template writes it."""
+        return text.strip() if self.strips else text
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,38 @@ def read_template(checkpoint: Checkpoint, has_modules: bool, scores_answers: boo
     if template is None and (scores_answers or message.is_stated):
         raise CheckpointUnsupported(f"{folder} has no chat template that a query and a document are put into.", ADVICE)
     return template
+
+
+def read_message_template(checkpoint: Checkpoint, system: str | None) -> MessageTemplate:
+    """Return the chat template for a message of the user, behind the message `system` if it is given.
+
+    The answer begins behind the template (`add_generation_prompt`), without thinking (`enable_thinking`). Raises
+    CheckpointUnsupported if the template doesn't write both messages, or changes the text.
+    """
+    folder = checkpoint.home.folder
+    config = read_optional_json(folder / TOKENIZER_CONFIG)
+    source = _source(folder, config)
+    if not source or config.get("truncation_side") == "left":
+        raise CheckpointUnsupported(
+            f"{folder} has no chat template that is cut at the end of a text.", "Save a chat_template.jinja beside it."
+        )
+    variables = {**_special_tokens(config), "add_generation_prompt": True, "enable_thinking": False}
+    mark, fields = MARKS[TEXT_INPUT], {} if system is None else {PROMPT: system}
+    roles = {PROMPT: "system", TEXT_INPUT: "user"}
+    for has_parts in (False, True):
+        renderer = _Renderer(source, variables, has_parts, roles)
+        text, *written = renderer.texts([fields | {TEXT_INPUT: each} for each in (mark, *PROBES)])
+        if text is None or text.count(mark) != 1 or (system or "").strip() not in text:
+            continue
+        before, _, behind = text.partition(mark)
+        for template in (MessageTemplate((before, TEXT_INPUT, behind), strips) for strips in (False, True)):
+            if written == [rendered(template.parts, {TEXT_INPUT: template.stripped(each)}) for each in PROBES]:
+                return template
+    messages = "the message of a user" if system is None else "the messages of a system and a user"
+    raise CheckpointUnsupported(
+        f"The chat template of {folder} does not write {messages} as they are.",
+        "Save a chat_template.jinja beside the weights that does.",
+    )
 
 
 def _read_message(folder: Path) -> Message | None:
@@ -187,6 +235,7 @@ class _Renderer:
     source: str
     variables: Mapping[str, Any]
     has_parts: bool
+    roles: Mapping[str, str] = field(default_factory=lambda: ROLES)
 
     def texts(self, rows: Sequence[Mapping[str, str]]) -> list[str | None]:
         """Return the text for the fields of each row; None if the template fails, or takes too much time or memory."""
@@ -203,11 +252,10 @@ class _Renderer:
 
     def _request(self, fields: Mapping[str, str]) -> dict[str, Any]:
         messages: list[dict[str, Any]] = [
-            {"role": role, "content": fields[name]} for name, role in ROLES.items() if name in fields
+            {"role": role, "content": fields[name]} for name, role in self.roles.items() if name in fields
         ]
         messages.sort(key=lambda message: message["role"] != ROLES[PROMPT])
         if self.has_parts:
             messages = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in messages]
-        constant = {"add_generation_prompt": False, "tools": None, "documents": None}
-        variables = {**constant, **self.variables, "messages": messages}
+        variables = {**CONSTANT, **self.variables, "messages": messages}
         return {"template": self.source, "variables": variables, "seconds": SECONDS}

@@ -160,36 +160,42 @@ class TokenLayers(Pooling):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerLogits(Pooling):
-    """One number of a language model: the logit of the first of `answers`, minus that of the second, if there is one.
+    """Numbers made of a language model's logits of `answers`, which are tokens or their ids, at the last position.
 
-    The answers are tokens, or their ids.
+    The logits are at most `cap` if it is given (Gemma 2: cap * tanh(logit / cap)).
     """
 
     modes: tuple[Mode, ...] = ("lasttoken",)
     answers: tuple[int | str, ...]
+    cap: float | None = None
 
     @property
     def names(self) -> list[str]:
         return [*super().names, f"logits {'-'.join(map(str, self.answers))}"]
 
     def width(self, hidden: int) -> int:
-        return 1
+        return 1  # of a re-ranker
+
+    def pooled(self, layers: torch.nn.Module, hidden: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        logits = super().pooled(layers, hidden, weights)
+        return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
 
 
 def make_pooler(
-    pooling: Pooling, checkpoint: Checkpoint | None = None, answers: torch.Tensor | None = None
+    pooling: Pooling, checkpoint: Checkpoint | None = None, head: torch.Tensor | None = None
 ) -> torch.nn.Module:
     """Return `pooling` as a torch module of hidden states `[rows, tokens, hidden]` and a mask `[rows, tokens]`.
 
     Rows are padded on the right. The module's `reads` is the name of the model's output that it pools.
-    `checkpoint` has the weights of the layers, if they have any. `answers` are the rows of the head that belong to the
-    answers of `pooling`. Raises CheckpointCorrupt if weights don't fit.
+    `checkpoint` has the weights of the layers, if they have any. A last layer multiplies by the rows of `head`.
+    Raises CheckpointCorrupt if weights don't fit.
     """
     import torch
 
     layers = [_layer(each, checkpoint) for each in pooling.layers]
-    if answers is not None:
-        layers.append(_difference(answers))
+    if head is not None:
+        layers.append(torch.nn.Linear(head.shape[1], len(head), bias=False))
+        layers[-1].weight = torch.nn.Parameter(head)
     table: NDArray[np.float32] | None = None
     if isinstance(pooling, SpladePooling) and pooling.table and checkpoint is not None:
         table = _table(pooling.table, checkpoint)
@@ -351,15 +357,6 @@ def _layer(layer: Layer, checkpoint: Checkpoint | None) -> torch.nn.Module:
         projection = torch.nn.Linear(layer.inputs, layer.outputs, bias=False)
         _fill(projection, read, "residual.")
     return Residual()
-
-
-def _difference(rows: torch.Tensor) -> torch.nn.Module:
-    """Return a linear that gives the first logit of a head's `rows`, minus the second if there is one."""
-    import torch
-
-    linear = torch.nn.Linear(rows.shape[1], 1, bias=False)
-    linear.weight = torch.nn.Parameter(rows[:1] - rows[1:2].sum(dim=0, keepdim=True))
-    return linear
 
 
 def _weights(module: Checkpoint) -> Any:

@@ -9,6 +9,7 @@ from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.encoder.checkpoint.late_interaction import is_late_interaction
 from hfx.exporter.encoder.checkpoint.module_list import LOGIT_SCORE, module_kinds
 from hfx.exporter.encoder.checkpoint.sentence_transformers import is_cross_encoder, is_embedder, is_sparse_encoder
+from hfx.exporter.encoder.kinds.answer_classifier import AnswerClassifier
 from hfx.exporter.encoder.kinds.answers import Answers
 from hfx.exporter.encoder.kinds.classifier import Classifier
 from hfx.exporter.encoder.kinds.cross_encoder import CAUSAL_MODELS, CrossEncoder, PairClassifier
@@ -29,6 +30,7 @@ from hfx.tasks.kinds import USUAL
 
 # The kinds of one task claim a checkpoint in this order; the last kind of each task claims any checkpoint.
 KINDS: tuple[type[EncoderKind], ...] = (
+    AnswerClassifier,
     Classifier,
     Tokens,
     Answers,

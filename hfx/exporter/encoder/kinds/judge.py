@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hfx.errors import CheckpointUnsupported
 from hfx.exporter.encoder.checkpoint.pooling import AnswerLogits, make_pooler
 from hfx.exporter.encoder.kinds.cross_encoder import CrossEncoder, scores_of
 from hfx.exporter.load import head_rows, load_model
@@ -15,7 +16,7 @@ from hfx.names import Kind
 if TYPE_CHECKING:
     import torch
 
-CAUSAL_MODEL = "AutoModelForCausalLM"
+CAUSAL_MODEL, CAP = "AutoModelForCausalLM", "final_logit_softcapping"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,5 +39,12 @@ class Judge(CrossEncoder):
         """Return the model without its head, and a pooler with the rows of the head that belong to the answers."""
         assert isinstance(self.pooling, AnswerLogits)
         model: Any = load_model(checkpoint.home, self.auto_class, self.headless)
+        capped = getattr(model.config, CAP, None)
+        if capped is not None:
+            raise CheckpointUnsupported(
+                f"The logits are capped ({CAP} {capped}), of which hfx makes no score of a pair.", "Export another one."
+            )
         rows = head_rows(model, tokenizer, self.pooling.answers)
-        return model.base_model, make_pooler(self.pooling, checkpoint, rows)
+        assert rows is not None
+        difference = rows[:1] - rows[1:2].sum(dim=0, keepdim=True)
+        return model.base_model, make_pooler(self.pooling, checkpoint, difference)

@@ -49,6 +49,8 @@ OPTIONS_OF_KINDS = {
     "token_vectors": "--token-vectors is for feature-extraction, not for",
     "dimensions": "--dimensions is for feature-extraction with one vector of a text, not for",
     "aggregation": "--aggregation is for token-classification, not for",
+    "answer": "--answer is for text-classification by a language model, not for",
+    "system": "--system is for text-classification by a language model, not for",
 }
 LONGEST = 8192  # tokens of a sequence, even if a model reads more: the scores of 32,768 tokens take 4 GiB for each head
 FALLBACK_LENGTH = 512
