@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "native": "native operators"}
 MATH_TIMES = "cpu_math_milliseconds"  # in the manifest's choices
 # In the figures on the user's data, with the words for them.
-DECISIONS = {"other_decisions": "other decisions than the checkpoint's", "calibration_error": "calibration error"}
+DECISIONS = {
+    "other_decisions": "other decisions than the checkpoint's",
+    "calibration_error": "calibration error",
+    "calibration_error_before": "calibration error before --calibrate",
+}
 NOTED = 0.1  # the share of unknown tokens from which on texts of the user would tell more
 MEASURED = {"torch": "the checkpoint", "cpu": "CPU", "cpu onnxruntime": "CPU with ONNX Runtime", "gpu": "GPU"}
 
@@ -41,6 +45,9 @@ def summary(manifest: Manifest, repository: Path) -> list[str]:
                 f"  {'':9} {line}" for line in _trials(manifest.choices.get("cpu_runtime") if device == "cpu" else {})
             ]
     lines += [*_steps(manifest.choices.get("tokenizer")), *_texts(manifest.choices.get("texts"))]
+    calibrated: Any = manifest.choices.get("calibration")
+    if calibrated:
+        lines.append(f"  {'scores':9} of logits divided by {calibrated['temperature']:.4g}")
     for file, figures in (parity.get("data") or {}).items():
         measured = ", ".join(f"{name} {figures[key]:.4f}" for key, name in MEASURED.items() if key in figures)
         lines.append(f"  {'data':9} {figures['metric']} on {figures['rows']} rows of {file}: {measured}")

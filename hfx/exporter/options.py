@@ -94,6 +94,12 @@ class ExportOptions:
         rich_help_panel=VERIFICATION,
         metavar="FILE",
     )
+    calibrate: Path | None = option(
+        None,
+        "Classifiers: labelled rows that set the temperature by which logits are divided.",
+        rich_help_panel=VERIFICATION,
+        metavar="FILE",
+    )
     max_drop: float | None = option(
         None,
         "Largest loss that passes, as a share of the answers (or tokens) and of the metric. "

@@ -150,10 +150,11 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, precisions: Pr
     target = release(options.triton)
     if options.max_drop is not None and not 0 <= options.max_drop <= 1:
         raise UsageError(f"--max-drop {options.max_drop} is out of range.", "It is a share: 0.01 is one point of 100.")
-    for path in options.verify_data:
+    data = tuple(dict.fromkeys((*options.verify_data, *filter(None, [options.calibrate]))))
+    for path in data:
         if not path.is_file():
             raise UsageError(
-                f"There is no file {path} (--verify-data).", "Give a CSV, TSV, JSON-lines or Parquet file."
+                f"There is no file {path} of labelled rows.", "Give a CSV, TSV, JSON-lines or Parquet file."
             )
     built = precisions.of(options)
     _check_cpu_runtime(options.cpu_runtime, built.get("cpu"))
@@ -168,7 +169,7 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, precisions: Pr
         "cpu_runtime": options.cpu_runtime,
         "release": target,
         "threads": os.cpu_count() or 1,
-        "verify_data": options.verify_data,
+        "verify_data": data,
         "max_drop": options.max_drop,
         "force": options.force,
         "command": options.command,

@@ -37,6 +37,7 @@ ALONE = 8  # requests of a generator that are also run one by one
 # In the figures on the user's data, by device: the number of answers by which a caller would decide otherwise, and the
 # expected calibration error of a classifier.
 OTHER_DECISIONS, CALIBRATION = "other_decisions", "calibration_error"
+UNCALIBRATED = "calibration_error_before"  # before --calibrate
 Infer = Callable[[Sequence[Request]], list[Answer]]
 
 

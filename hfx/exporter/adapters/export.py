@@ -30,7 +30,7 @@ from hfx.names import Kind, check_name
 from hfx.repository import check_target
 
 KINDS = frozenset({Kind.CLASSIFIER, Kind.TOKENS, Kind.CROSS_ENCODER, Kind.EMBEDDER})
-REFUSED = {"name": "--name", "verify_data": "--verify-data", "searched": "--again"}
+REFUSED = {"name": "--name", "verify_data": "--verify-data", "calibrate": "--calibrate", "searched": "--again"}
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hfx.errors import CheckpointUnsupported, RequestRefused
 from hfx.exporter.encoder import gate
+from hfx.exporter.encoder.calibration import divided
 from hfx.exporter.encoder.nets import EncoderArtefacts
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.tokenizer import with_embeddings
-from hfx.exporter.verify import CALIBRATION, OTHER_DECISIONS, REFERENCE_FILE, Recorded, check_drop, write_recorded
-from hfx.local import Device, Request
+from hfx.exporter.verify import (
+    CALIBRATION,
+    OTHER_DECISIONS,
+    REFERENCE_FILE,
+    UNCALIBRATED,
+    Recorded,
+    check_drop,
+    write_recorded,
+)
+from hfx.local import Device, Request, Tensors
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.tasks import TASKS
 
@@ -80,7 +90,7 @@ def measure(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> E
     for file, (data, reference) in artefacts.answered.items():
         expected, metric = data.measured(plan.kind, reference.answers), data.metric(plan.kind)
         outputs = model.run(reference.encoded)
-        answers = [model.answer(r, e, o) for r, e, o in zip(data.requests, reference.encoded, outputs, strict=True)]
+        answers = _answers(model, reference, outputs)
         value = data.measured(plan.kind, answers)
         check_drop(plan, metric, file, device, expected, value)
         figures = results.get(file) or {"metric": metric, "rows": len(data.targets), "torch": expected}
@@ -90,8 +100,19 @@ def measure(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> E
         if (error := plan.kind.calibration_error(answers, data.targets)) is not None:
             torch = plan.kind.calibration_error(reference.answers, data.targets)
             more[CALIBRATION] = {**figures.get(CALIBRATION, {"torch": torch}), device: error}
+            if (heat := artefacts.temperature) is not None:
+                for name, raw in (("torch", reference.outputs), (device, outputs)):
+                    before = _answers(model, reference, divided(raw, 1 / heat))
+                    uncalibrated = plan.kind.calibration_error(before, data.targets)
+                    more.setdefault(UNCALIBRATED, dict(figures.get(UNCALIBRATED, {})))[name] = uncalibrated
         results[file] = {**figures, device: value, **more}
     return replace(artefacts, parity={**artefacts.parity, "data": results})
+
+
+def _answers(model: LocalModel, reference: gate.Reference, outputs: Sequence[Tensors]) -> list[dict[str, Any]]:
+    """Return the answers to the requests of `reference` that the last step makes of a net's `outputs`."""
+    rows = zip(reference.requests, reference.encoded, outputs, strict=True)
+    return [model.answer(request, encoded, output) for request, encoded, output in rows]
 
 
 def answer_data_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -109,5 +130,7 @@ def _reference(
 ) -> tuple[LocalModel, gate.Reference]:
     """Return the model that tokenizes `requests`, on the CPU, and the checkpoint's answers."""
     model = LocalModel.open(artefacts.staging.root, plan.name, next(iter(plan.built)), "CPU")
-    reference = gate.make_reference(model, requests, artefacts.model, artefacts.inputs, artefacts.pooler)
+    heat = artefacts.temperature
+    change = list if heat is None else partial(divided, by=heat)
+    reference = gate.make_reference(model, requests, artefacts.model, artefacts.inputs, artefacts.pooler, change)
     return model, reference

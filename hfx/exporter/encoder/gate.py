@@ -165,15 +165,20 @@ def make_reference(
     checkpoint: Any,
     inputs: tuple[str, ...],
     pooler: torch.nn.Module | None,
+    change: Callable[[list[Tensors]], list[Tensors]] = list,
 ) -> Reference:
-    """Answer `requests` with the torch model `checkpoint`, from the tokens of the served tokenizer, without padding."""
+    """Answer `requests` with the torch model `checkpoint`, from the tokens of the served tokenizer, without padding.
+
+    The export changes the model's outputs by `change`.
+    """
     encoded = model.encode(requests)
-    outputs = _forward(checkpoint, encoded, inputs, model.layout.outputs, model.token_outputs, pooler)
+    outputs = forward(checkpoint, encoded, inputs, model.layout.outputs, model.token_outputs, pooler)
+    outputs = change(outputs)
     answers = [model.answer(r, e, o) for r, e, o in zip(requests, encoded, outputs, strict=True)]
     return Reference(requests, encoded, outputs, answers)
 
 
-def _forward(
+def forward(
     model: torch.nn.Module,
     requests: Sequence[Tensors],
     inputs: tuple[str, ...],

@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from hfx import names
+from hfx.exporter.encoder.calibration import CALIBRATED, TEMPERATURE
 from hfx.exporter.encoder.gate import Reference
 from hfx.exporter.encoder.graph.build import remove, rename
 from hfx.exporter.encoder.one_hop import Compiled
@@ -37,6 +38,12 @@ class EncoderArtefacts(Artefacts):
     reference: Reference | None = None  # answer_in_torch
     search: Search | None = None  # compare_answers: after the gate has refused int8
     answered: dict[str, tuple[LabelledData, Reference]] = field(default_factory=dict)  # answer_data_in_torch
+
+    @property
+    def temperature(self) -> float | None:
+        """The number by which the logits are divided; None without --calibrate."""
+        calibrated = self.choices.get(CALIBRATED)
+        return float(calibrated[TEMPERATURE]) if calibrated else None
 
     def net_folder(self, plan: EncoderPlan) -> Path:
         """Return the version folder of NAME_net."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hfx.errors import UsageError
@@ -42,7 +43,8 @@ WIDTHS = (
 class EncoderPlan(Plan):
     """The plan of an encoder's export.
 
-    `variants` are the ways to write and run the net that are tried on each device.
+    `variants` are the ways to write and run the net that are tried on each device. `calibrate` is the file of labelled
+    rows, one of `verify_data`, that sets the temperature.
     """
 
     kind: EncoderKind
@@ -50,6 +52,7 @@ class EncoderPlan(Plan):
     variants: dict[Device, tuple[Variant, ...]]
     max_batch_size: int
     widths: tuple[int, ...]
+    calibrate: Path | None = None
 
     @property
     def net_outputs(self) -> tuple[TensorSpec, ...]:
@@ -104,6 +107,7 @@ def make_encoder_plan(checkpoint: Checkpoint, options: ExportOptions) -> Encoder
         max_length=max_length,
         widths=widths_up_to(max_length, kind.own_widths),
         notes=kind.notes(checkpoint, options),
+        calibrate=options.calibrate,
     )
 
 

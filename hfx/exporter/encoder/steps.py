@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hfx import names
-from hfx.exporter.encoder import folders
+from hfx.exporter.encoder import calibration, folders
 from hfx.exporter.encoder.comparisons import answer_data_in_torch, answer_in_torch, compare, measure
 from hfx.exporter.encoder.graph.build import build_graph, clean
 from hfx.exporter.encoder.graph.masks import simplify_masks
@@ -34,7 +34,10 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     choices = {**artefacts.choices, KIND: str(plan.kind.name), **({"pooling": pooling} if pooling else {})}
     choices |= {"texts": texts.as_json()}
     read = replace(artefacts, tokenizer=tokenizer, texts=texts, labelled=labelled, choices=choices)
-    return replace(read, model=model, pooler=pooler)
+    if plan.calibrate is not None:
+        data = labelled[plan.calibrate.name]
+        choices |= {calibration.CALIBRATED: calibration.fit(plan, data, tokenizer, model, pooler)}
+    return replace(read, model=model, pooler=pooler, choices=choices)
 
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
@@ -53,6 +56,8 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts, adapted: Collection[st
     types = gives_types(artefacts.tokenizer, plan.checkpoint.home)
     graph = build_graph(artefacts.model, plan.kind, padding, artefacts.pooler, plan.exporter, types, adapted)
     simplify_masks(graph, plan.max_length)
+    if (temperature := artefacts.temperature) is not None:
+        calibration.divide(graph, temperature)
     graph = clean(graph)
     inputs = tuple(value.name for value in graph.graph.input if value.name != names.ITEM_SHAPE)
     return replace(artefacts, graph=graph, inputs=inputs)

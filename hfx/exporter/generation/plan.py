@@ -29,6 +29,7 @@ ENCODER_OPTIONS = {
     "system": "--system",
     "exporter": "--exporter optimum",
     "cpu_math": "--cpu-math",
+    "calibrate": "--calibrate",
     "dimensions": "--dimensions",
     "token_vectors": "--token-vectors",
 }
