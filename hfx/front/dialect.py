@@ -81,6 +81,15 @@ class DialectRequest:
         model.check_task(*tasks)
         return model
 
+    async def chosen_model(self, fields: Fields, *tasks: Task) -> ServedModel:
+        """Return the model that the path or the field `model` names, or the only model for `tasks`.
+
+        Raises Refusal for a model of another task, and RequestRefused as `model` does.
+        """
+        if self.model_name or fields.get("model") is not None:
+            return await self.named_model(fields, *tasks)
+        return await self.model(*tasks)
+
     async def rows(
         self, model: ServedModel, call: Callable[[Item], Call[Result]], items: Iterable[Item]
     ) -> list[Result]:

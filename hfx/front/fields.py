@@ -96,11 +96,11 @@ class Fields(dict[str, Any]):
                 allowed += f", or use {INSTEAD[name]}" if name in INSTEAD else ""
                 raise invalid(f"{name} is {shown(self[name])}, which is not supported. {allowed}.", name)
 
-    def check_read(self, results: Sequence[Any], *, truncate: bool = False) -> None:
+    def check_read(self, results: Sequence[Any], *, truncate: bool = False, texts: str = "inputs") -> None:
         """Raise Refusal (413) if the model did not read a text to its end, unless the field `truncate` allows it.
 
-        The parameter `truncate` is the default of the field. Models cut texts on the right; any other
-        `truncation_direction` is refused (400).
+        The parameter `truncate` is the default of the field, and `texts` names the field that has the texts. Models cut
+        texts on the right; any other `truncation_direction` is refused (400).
         """
         name = "truncation_direction"
         if self.get(name) is not None and str(self[name]).lower() != "right":
@@ -108,7 +108,7 @@ class Fields(dict[str, Any]):
         most = max(result.truncated_tokens for result in results)
         if most and not self.flag("truncate", truncate):
             message = f"A text has {most} tokens more than the model reads. Send truncate, or less."
-            raise Refusal(413, message, param="inputs", reason=TOO_LONG.name)
+            raise Refusal(413, message, param=texts, reason=TOO_LONG.name)
 
 
 def json_object(content: Any, param: str = "") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hfx.front.catalog import ServedModel
 from hfx.front.dialect import DialectRequest
 from hfx.front.fields import WITHOUT_PROMPTS, Fields
 from hfx.front.refusals import dumped, invalid, renamed, shown
-from hfx.names import DIMENSIONS, PROMPT_NAME
+from hfx.names import DIMENSIONS, PROMPT_NAME, TEXT_INPUT
 from hfx.python_backends.errors import HAS_NO_PROMPTS
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
@@ -38,7 +38,7 @@ async def embed(
         prompt = {}
     options: dict[str, Any] = {**prompt, **({DIMENSIONS: count} if count and DIMENSIONS in inputs else {})}
     results = await request.rows(model, calls.embed(model.name, **options), texts)
-    fields.check_read(results, truncate=truncate)
+    fields.check_read(results, truncate=truncate, texts=request.names.get(TEXT_INPUT, "inputs"))
     vectors = np.stack([result.vector for result in results])
     width = vectors.shape[1]
     if count not in (0, width):
@@ -47,15 +47,13 @@ async def embed(
     return vectors
 
 
-async def embed_tokens(request: DialectRequest, model: ServedModel, fields: Fields, texts: Sequence[str]) -> bytes:
-    """Return the vectors of each text's tokens, as JSON.
-
-    `fields` may have a prompt and `truncate`. The JSON is made text by text, because Python's floats take eight times
-    the memory of the vectors.
-    """
+async def embed_tokens(
+    request: DialectRequest, model: ServedModel, fields: Fields, texts: Sequence[str]
+) -> list[Vectors]:
+    """Return the vectors of each text's tokens, of shape [tokens, d]. `fields` may have a prompt and `truncate`."""
     results = await request.rows(model, calls.embed_tokens(model.name, **fields.prompt()), texts)
-    fields.check_read(results)
-    return b"[%b]" % b",".join([dumped(result.vector.tolist()) for result in results])
+    fields.check_read(results, texts=request.names.get(TEXT_INPUT, "inputs"))
+    return [result.vector for result in results]
 
 
 def normalized(vectors: Vectors) -> Vectors:
@@ -69,6 +67,11 @@ def cosines(vectors: Vectors) -> list[float]:
     """Return the cosine of the first row with each other row."""
     rows = normalized(vectors)
     return [float(cosine) for cosine in rows[1:] @ rows[0]]
+
+
+def joined(rows: Sequence[Vectors]) -> bytes:
+    """Return a list of vectors as JSON. It is made row by row: Python's floats take eight times the memory."""
+    return b"[%b]" % b",".join([dumped(row.tolist()) for row in rows])
 
 
 async def pair_cosines(request: DialectRequest, model: ServedModel, pairs: Sequence[tuple[str, str]]) -> list[float]:

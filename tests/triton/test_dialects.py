@@ -194,6 +194,8 @@ BODIES = {
     "/models/{model}/generate": {"inputs": PROMPT, "parameters": {"max_tokens": 2}},
     "/embed": {"inputs": TEXT},
     "/predict": {"inputs": TEXT},
+    "/classify": {"input": TEXT},
+    "/pooling": {"model": "similar-int8", "input": TEXT},
     "/rerank": {"query": TEXT, "texts": [TEXT]},
     "/tokenize": {"inputs": TEXT},
     "/v2/models/{model}/generate": {"text_input": PROMPT, "max_tokens": 2},

@@ -194,6 +194,8 @@ def test_token_vectors_equal_those_of_the_library(
             assert np.array_equal(np.float32(rows), found) and found.shape == own.shape
             np.testing.assert_allclose(found, own, rtol=0, atol=1e-5)
         assert call(served, path, {"inputs": SHORT[3], **chosen})[2] == answer[3:4]
+        pooled = call(served, "/pooling", {"model": TOKENS, "input": SHORT, "task": "token_embed", **chosen})[2]["data"]
+        assert [each["data"] for each in pooled] == answer
     with pytest.raises(UsageError, match="embed_tokens"):
         client.embed(TOKENS, SHORT)
     with pytest.raises(UsageError, match=r"embed\(\)"):
@@ -209,6 +211,8 @@ def test_token_vectors_equal_those_of_the_library(
         (f"/models/{TOKENS}/v1/embeddings", {"inputs": SHORT}, 400),
         (f"/models/{TOKENS}", {"inputs": SHORT}, 400),
         ("/embed_all", {"inputs": TEXTS[6]}, 413),
+        (f"/models/{PAIRS}/pooling", {"input": SHORT}, 400),
+        (f"/models/{TOKENS}/pooling", {"input": SHORT, "task": "embed"}, 400),
         (f"/models/{DENSE}/embed_sparse", {"inputs": SHORT}, 424),
         (f"/models/{PAIRS}/embed_sparse", {"inputs": SHORT}, 424),
         ("/embed_sparse", {"inputs": SHORT}, 424),  # there are two

@@ -57,11 +57,10 @@ async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> Ser
 
     It may also be a ColBERT, because a ColBERT ranks, too. Raises Refusal for a model of another task.
     """
-    has_name = request.model_name or fields.get("model") is not None
-    name = request.model_name or (fields.text("model") if has_name else None)
+    name = request.model_name or (None if fields.get("model") is None else fields.text("model"))
     if colbert := await ranking.only_colbert(request, name):
         return colbert
-    return await (request.named_model(fields, *tasks) if has_name else request.model(*tasks))
+    return await request.chosen_model(fields, *tasks)
 
 
 def check_shared(request: DialectRequest, model: ServedModel, fields: Fields) -> None:
@@ -71,8 +70,8 @@ def check_shared(request: DialectRequest, model: ServedModel, fields: Fields) ->
         if fields.get(name) not in (None, whole) or fields.get(name) is False:
             read = request.files.text_settings(model)["max_length"]
             if fields.number(name, read) < read:
-                message = f"{name} is {fields[name]}; models cut a query and its document together, after {read} tokens"
-                raise invalid(f"{message} here. Send {read} or more, or leave it out.", name)
+                message = f"{name} is {fields[name]}; the model cuts all that it reads at a time after {read} tokens"
+                raise invalid(f"{message}. Send {read} or more, or leave it out.", name)
 
 
 async def best(request: DialectRequest, model: ServedModel, fields: Fields, texts: Sequence[str]) -> list[Rank]:

@@ -58,7 +58,7 @@ async def embeddings(request: DialectRequest) -> dict[str, Any]:
     """POST /v1/embeddings: return the vectors of texts."""
     fields = _fields(request)
     model = await request.named_model(fields, Task.FEATURE_EXTRACTION)
-    texts = _texts(fields)
+    texts = input_texts(fields)
     request.name_texts("input")
     fields.refuse_unknown(EMBEDDINGS["properties"])
     rows = await vectors.embed(request, model, fields, texts, truncate=True)
@@ -80,8 +80,8 @@ def _fields(request: DialectRequest) -> Fields:
     return fields
 
 
-def _texts(fields: Fields) -> list[str]:
-    """Return the texts to embed. Raises Refusal (400) for token ids, which may come from any tokenizer."""
+def input_texts(fields: Fields) -> list[str]:
+    """Return the texts in `input`. Raises Refusal (400) for token ids, which may come from any tokenizer."""
     value = fields.get("input")
     if isinstance(value, list) and value and isinstance(value[0], (int, list)):
         fix = "Send texts: LangChain does so with OpenAIEmbeddings(check_embedding_ctx_length=False)."

@@ -47,7 +47,7 @@ async def embed_all(request: DialectRequest) -> bytes:
     """POST /embed_all: return the vectors of each input's tokens, from a model that was exported with them."""
     fields = request.fields(EMBED_SPARSE)
     model = await tei_requests.token_model(request)
-    return await vectors.embed_tokens(request, model, fields, tei_requests.inputs_of(fields))
+    return vectors.joined(await vectors.embed_tokens(request, model, fields, tei_requests.inputs_of(fields)))
 
 
 async def similarity(request: DialectRequest) -> list[float]:

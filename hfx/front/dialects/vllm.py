@@ -1,4 +1,4 @@
-"""vLLM's API for scores of pairs of texts: POST /score. vLLM's other paths belong to OpenAI's and Jina's APIs.
+"""vLLM's API for scores of pairs of texts: POST /score. Its other own paths are in vllm_pooling.py.
 
 Source: vLLM's entrypoints (pooling/scoring), 2026.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from hfx.front import ranking, vectors
 from hfx.front.dialect import Dialect, DialectRequest, routes
-from hfx.front.dialects import jina, openai
+from hfx.front.dialects import jina, openai, vllm_pooling
 from hfx.front.fields import Fields
 from hfx.front.refusals import invalid
 from hfx.front.schemas import body
@@ -70,5 +70,6 @@ BODY = body("", model=str, **dict.fromkeys(TEXT_FIELDS, str | list[str]), use_ac
 ROUTES = (
     *routes("POST", "score", score, "Scores of pairs of texts.", BODY),
     *routes("POST", "v1/score", score, "Scores of pairs of texts.", BODY),
+    *vllm_pooling.ROUTES,
 )
 DIALECT = Dialect("vllm", ROUTES, openai.error, "vLLM", has_batches=True)

@@ -321,9 +321,7 @@ def test_only_the_open_paths_of_v2_are_passed_on(front: Front, method: str, path
     [
         ("/chat/completions", "/v1"),
         ("/v1/responses", "/v1/chat/completions"),
-        ("/classify", "/predict"),
         ("/v1/moderations", "/models/NAME"),
-        ("/pooling", "/v1/embeddings"),
         ("/x", "/openapi.json"),
     ],
 )
