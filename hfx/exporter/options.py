@@ -82,6 +82,12 @@ class ExportOptions:
         "Text classification by a language model: the system message, such as a policy.",
         metavar="TEXT",
     )
+    threshold: float | None = option(
+        None, "Text classification: score from which moderations flag a label. Default: 0.5.", metavar="SCORE"
+    )
+    safe_label: tuple[str, ...] = option(
+        (), "Text classification: label of texts that moderations do not flag. Repeatable.", metavar="LABEL"
+    )
     dimensions: bool = option(
         False,
         "Embeddings: let requests ask for shorter vectors (Matryoshka). Needed only if the "

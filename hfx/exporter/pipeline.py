@@ -13,6 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+from hfx.exporter.decisions import decision_parameters
 from hfx.exporter.encoder.checkpoint.module_list import STATIC
 from hfx.exporter.encoder.kinds import ALIASES, EncoderKind
 from hfx.exporter.encoder.plan import make_encoder_plan
@@ -40,7 +41,7 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
         options = replace(options, task=ALIASES[options.task])
     generates = is_generator(checkpoint, options.task)
     plan = (make_generator_plan if generates else make_encoder_plan)(checkpoint, options)
-    return replace(plan, notes=(*plan.notes, *_left_out(plan)))
+    return replace(plan, notes=(*plan.notes, *_left_out(plan)), parameters=decision_parameters(plan, options))
 
 
 def _left_out(plan: Plan) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -85,7 +85,8 @@ class Plan:
 
     `built` has the devices that something is built for, with the precisions. `max_length` is in tokens. `notes` are
     shown to the user before any work. A `strict` export publishes the precision that was asked for, or nothing.
-    `searched` is what an earlier export found out about it, and is repeated.
+    `searched` is what an earlier export found out about it, and is repeated. `parameters` are written into the
+    configuration of NAME.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Plan:
     strict: bool
     searched: Search | None
     notes: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names_runtime(self) -> bool:
@@ -180,8 +182,8 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, precisions: Pr
 
 def refuse_options(options: ExportOptions, others: Mapping[str, str], task: str) -> None:
     """Raise UsageError if an option of the other kind was given; `others` maps fields to option names."""
-    for field, option in others.items():
-        if getattr(options, field) != getattr(ExportOptions, field):
+    for name, option in others.items():
+        if getattr(options, name) != getattr(ExportOptions, name):
             raise UsageError(f"The export of a {task} model does not take {option}.", f"Leave {option} out.")
 
 

@@ -75,7 +75,7 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
     root = artefacts.staging.root
     listed = sorted(path.name for path in root.iterdir())
     files = {name: entry for folder in listed for name, entry in hash_folder(root / folder, root).items()}
-    files |= stamp(root, plan.name, files)
+    files |= stamp(root, plan.name, files, plan.parameters)
     checkpoint = plan.checkpoint
     manifest = Manifest(
         name=plan.name,
@@ -99,13 +99,19 @@ def seal(plan: Plan, artefacts: A, graph: Path) -> A:
     return replace(artefacts, manifest=manifest)
 
 
-def stamp(root: Path, name: str, files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
-    """Write the model's SHA-256 into the configurations of its entry point, and return their new entries."""
-    digest, stamped = model_sha256(files), {}
+def stamp(
+    root: Path, name: str, files: Mapping[str, FileEntry], parameters: Mapping[str, str] = {}
+) -> dict[str, FileEntry]:
+    """Write `parameters` and the model's SHA-256 into the configurations of its entry point.
+
+    Return their new entries.
+    """
+    values, stamped = {**parameters, MODEL_SHA256: model_sha256(files)}, {}
     for path in (path for path in files if path.startswith(f"{name}/") and is_config(path)):
         text = read_text(root / path, MAX_CONFIG_BYTES)
         config = parse_config(text)
-        config.parameters[MODEL_SHA256].string_value = digest
+        for key, value in values.items():
+            config.parameters[key].string_value = value
         (root / path).write_text(rendered(text, config), encoding="utf-8")
         stamped[path] = hash_file(root / path)
     return stamped
