@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -33,11 +33,15 @@ Fetch = Callable[[str, str], Awaitable[tuple[int, bytes]]]  # method, path -> st
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that callers may name. One request to Triton has at most `batch` rows."""
+    """A model that callers may name. One request to Triton has at most `batch` rows.
+
+    `parameters` are those of the model's configuration.
+    """
 
     metadata: ModelMetadata
     task: Task
     batch: int
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -139,7 +143,7 @@ def served_model(config: Mapping[str, Any]) -> ServedModel:
 
     Raises RequestRefused if the model has no known task.
     """
-    parameters = config.get("parameters", {})
-    task, kind = (parameters.get(key, {}).get("string_value", "") for key in ("task", KIND))
+    parameters = {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
+    task, kind = (parameters.get(key, "") for key in ("task", KIND))
     metadata = ModelMetadata(config["name"], tensors_of(config["input"]), tensors_of(config["output"]), task, kind)
-    return ServedModel(metadata, task_of(metadata), max(1, int(config.get("max_batch_size", 0))))
+    return ServedModel(metadata, task_of(metadata), max(1, int(config.get("max_batch_size", 0))), parameters)

@@ -12,7 +12,7 @@ from hfx.front.refusals import Refusal, invalid, json_type, refused, refused_set
 from hfx.front.refusals import shown as shown
 from hfx.metadata import INT32_MAX, check_text
 from hfx.names import LOG_PROBS, PROMPT, PROMPT_NAME
-from hfx.python_backends.checks import Check, boolean, integer, nearest
+from hfx.python_backends.checks import Check, boolean, integer, nearest, number
 from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS, checked
 from hfx.python_backends.errors import TOO_LONG, InvalidRequest, unusable
 from hfx.python_backends.settings import DOCUMENT, QUERY
@@ -64,6 +64,10 @@ class Fields(dict[str, Any]):
     def number(self, name: str, default: int, low: int = 1, high: int = INT32_MAX) -> int:
         """Return a whole number from `low` to `high`."""
         return int(self._checked(name, integer(low, high), default))
+
+    def share(self, name: str, default: float) -> float:
+        """Return a number from 0 to 1."""
+        return float(self._checked(name, number(0, 1), default))
 
     def _checked(self, name: str, check: Check, default: Any) -> Any:
         value = self.get(name)

@@ -27,7 +27,6 @@ METHODS = {b"GET": READ, b"POST": ASKED}
 HINTS = (
     (re.compile(rb"/(?:chat/)?completions|/embeddings"), "A client's base URL ends in /v1 here"),
     (re.compile(rb"/(?:v1/)?responses"), "There is no Responses API: use /v1/chat/completions or /v1/completions"),
-    (re.compile(rb"/(?:v1/)?moderations"), "Classify texts with /predict or /models/NAME"),
     (re.compile(rb"/v1/embed|/v2/chat"), "Of Cohere's APIs there are /v2/embed and rerank: use /v1/chat/completions"),
     (re.compile(b""), "GET /openapi.json lists all paths"),
 )

@@ -1,4 +1,4 @@
-"""The parameters of a generator in OpenAI's API and in vLLM's extensions of it."""
+"""The fields of requests to OpenAI's API, and the parameters of a generator, with vLLM's extensions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hfx.client.settings import GenerationSettings
+from hfx.front.dialect import DialectRequest
 from hfx.front.fields import Fields, generation_settings
 from hfx.front.refusals import invalid, shown
 from hfx.front.schemas import GENERATION, body
@@ -14,6 +15,7 @@ from hfx.front.structured_output import OPENAI, OPENAI_SCHEMAS, openai_structure
 from hfx.names import LOGPROBS, MAX_TOKENS, PROMPT_LOGPROBS
 from hfx.tasks.transformers_settings import LACKING
 
+IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
 # Fields of this API that hfx does not support, with the values that have no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
@@ -46,6 +48,14 @@ OWN = {
     "model", "prompt", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs", "max_completion_tokens",
     "ignore_eos", *OPENAI,
 }  # fmt: skip
+
+
+def fields_of(request: DialectRequest) -> Fields:
+    """Return the body's fields, without IGNORED: their values may be large, and would be kept for the whole request."""
+    fields = request.fields()
+    for name in IGNORED:
+        fields.pop(name, None)
+    return fields
 
 
 def settings(fields: Fields, names: dict[str, str]) -> GenerationSettings:

@@ -18,7 +18,7 @@ import numpy as np
 from hfx.front import labels, vectors
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import DialectRequest, routes
-from hfx.front.dialects import jina, openai, tei
+from hfx.front.dialects import jina, openai_embeddings, tei
 from hfx.front.fields import Fields
 from hfx.front.refusals import dumped
 from hfx.front.schemas import body, either
@@ -90,7 +90,7 @@ async def _read(request: DialectRequest, fields: Fields, *tasks: Task) -> tuple[
     if fields.get("truncate_prompt_tokens") is not None:
         fields["truncate"] = True
     request.name_texts("input")
-    return model, openai.input_texts(fields)
+    return model, openai_embeddings.input_texts(fields)
 
 
 async def _head(request: DialectRequest, model: ServedModel, prefix: str, read: list[str]) -> Mapping[str, Any]:
