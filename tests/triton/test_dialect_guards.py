@@ -1,7 +1,8 @@
-"""Guards on `hfx serve`: OpenAI's moderations, with OpenAI's client."""
+"""Guards on `hfx serve`, called as their clients do: moderations; goose; Presidio's and NeMo Anonymizer's detectors."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # it takes two seconds to import
 pytestmark = pytest.mark.triton
 TOXIC, INJECTION, NUMBERED, REGRESSION = "toxic", "injection", "numbered", "regression"
 TEXTS = ["the cat sat in paris", "a bad film", "the good dog ran", "a b a b ?", "bad bad dogs"]
+ENTITIES, PEOPLE = "entities-fp32", "Maria Keller from Vienna met Tom Becker of Acme Steel in Oslo."
 LABELS = {
     TOXIC: ("insult", "threat", "hate"),
     INJECTION: ("SAFE", "INJECTION"),
@@ -117,3 +119,103 @@ def test_an_invalid_moderation_names_the_field(
 ) -> None:
     answered, _, answer = call(served, "/v1/moderations", body)
     assert (answered, answer["error"]["param"]) == (status, field), answer
+
+
+def test_goose_reads_the_score_of_an_injection(served: ServeProcess, client: Client) -> None:
+    for body in ({"inputs": TEXTS[1]}, {"inputs": TEXTS[1], "parameters": {"truncation": True, "max_length": 64}}):
+        status, _, answer = call(served, f"/models/{INJECTION}", body)
+        [labels] = answer  # its client reads the first list
+        expected = client.classify(INJECTION, TEXTS[1], top_k=9).predictions
+        assert (status, labels) == (200, [{"label": each.label, "score": each.score} for each in expected])
+        assert abs(sum(each["score"] for each in labels) - 1) < 0.1  # or it applies a softmax
+
+
+# Entities: the trained model of the shared server
+
+
+@pytest.fixture(scope="module")
+def spans(grpc: Client) -> list[dict[str, Any]]:
+    """The entities of PEOPLE according to hfx's client, without those that no threshold of the tests keeps."""
+    return [
+        {"label": each.entity, "start": each.start, "end": each.end, "score": each.score}
+        for each in grpc.label_tokens(ENTITIES, PEOPLE).entities
+    ]
+
+
+def analyzed(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"entity_type": each["label"], "start": each["start"], "end": each["end"], "score": each["score"]}
+        | {"analysis_explanation": None}
+        for each in spans
+    ]
+
+
+def test_presidios_remote_recognizer_gets_the_entities(dialects: ServeProcess, spans: list[dict[str, Any]]) -> None:
+    assert len({each["label"] for each in spans}) > 1
+    labels = call(dialects, "/supportedentities?language=en")[2]
+    assert {each["label"] for each in spans} <= set(labels) and "O" not in labels
+    body = {"text": PEOPLE, "language": "en"}  # all that Presidio's example sends
+    for path in ("/analyze", f"/models/{ENTITIES}/analyze"):
+        assert call(dialects, path, body)[::2] == (200, analyzed(spans))
+    assert call(dialects, "/analyze", {**body, "text": [PEOPLE, "a"]})[2] == [analyzed(spans), []]
+    chosen = {"entities": [labels[0].lower(), "UNKNOWN"], "correlation_id": "7", "ad_hoc_recognizers": None}
+    expected = [each for each in spans if each["label"] == labels[0]]
+    assert call(dialects, "/analyze", {**body, **chosen})[2] == analyzed(expected)
+    least = max(each["score"] for each in spans)
+    answer = call(dialects, "/analyze", {**body, "score_threshold": least})[2]
+    assert answer == analyzed([each for each in spans if each["score"] == least])
+
+
+@pytest.mark.parametrize(
+    ("status", "named", "fields"),
+    [
+        (400, "text", {"text": 3}),
+        (400, "text", {}),
+        (400, "entities", {"text": "a", "entities": ["UNKNOWN"]}),
+        (400, "entities", {"text": "a", "entities": []}),
+        (400, "score_threshold", {"text": "a", "score_threshold": -0.1}),
+        (400, "ad_hoc_recognizers", {"text": "a", "ad_hoc_recognizers": [{"name": "zip"}]}),
+        (413, "text", {"text": ["a"] * 3000}),
+    ],
+)
+def test_an_invalid_analysis_has_presidios_error(
+    status: int, named: str, fields: dict[str, Any], dialects: ServeProcess
+) -> None:
+    answered, _, answer = call(dialects, "/analyze", fields)
+    assert (answered, list(answer)) == (status, ["error"]) and named in answer["error"], answer
+
+
+def test_nemo_anonymizer_gets_the_entities(openai_api: openai.OpenAI, spans: list[dict[str, Any]]) -> None:
+    labels = sorted({each["label"] for each in spans})
+    detector = {"labels": [*labels, "email"], "threshold": 0.0, "chunk_length": 384, "overlap": 128, "flat_ner": False}
+    assert ENTITIES in [each.id for each in openai_api.models.list()]  # it looks for its model first
+    messages: Any = [{"role": "user", "content": PEOPLE}]
+    answer = openai_api.chat.completions.create(model=ENTITIES, messages=messages, extra_body=detector)
+    [choice] = answer.choices
+    found = json.loads(choice.message.content or "")["entities"]
+    assert choice.finish_reason == "stop" and answer.usage and answer.usage.prompt_tokens > 0
+    assert found == [{**each, "text": PEOPLE[each["start"] : each["end"]]} for each in spans]
+    detector["labels"] = labels[:1]
+    answer = openai_api.chat.completions.create(model=ENTITIES, messages=messages, extra_body=detector)
+    found = json.loads(answer.choices[0].message.content or "")["entities"]
+    assert [each["label"] for each in found] == [each["label"] for each in spans if each["label"] == labels[0]]
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("labels", {"labels": ["email"]}),
+        ("labels", {"labels": "person"}),
+        ("threshold", {"threshold": 2}),
+        ("chunk_length", {"chunk_length": "384"}),
+        ("flat_ner", {"flat_ner": "no"}),
+        ("stream", {"stream": True}),
+        ("temperature", {"temperature": 0.5}),
+        ("messages", {"messages": [{"role": "user", "content": "a"}] * 2}),
+        ("messages", {"messages": []}),
+    ],
+)
+def test_an_invalid_detection_names_the_field(field: str, fields: dict[str, Any], dialects: ServeProcess) -> None:
+    body = {"model": ENTITIES, "messages": [{"role": "user", "content": "a"}], **fields}
+    status, _, answer = call(dialects, "/v1/chat/completions", body)
+    assert (status, answer["error"]["param"]) == (400, field), answer

@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hfx.front import chat
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import Dialect, DialectRequest, Route, routes
-from hfx.front.dialects import openai_completions, openai_embeddings, openai_moderations, openai_parameters
-from hfx.front.fields import Fields
+from hfx.front.dialects import (
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+    openai_moderations,
+    openai_parameters,
+)
 from hfx.front.refusals import UNKNOWN_PATH, Refusal
 from hfx.names import GENERATION_TASKS
 
@@ -42,16 +46,6 @@ async def completions(request: DialectRequest) -> Any:
     return await openai_completions.complete(request, openai_completions.PLAIN, model, fields)
 
 
-async def chat_completions(request: DialectRequest) -> Any:
-    """POST /v1/chat/completions: generate the next message of a conversation."""
-    fields = openai_parameters.fields_of(request)
-    model = await request.named_model(fields, *GENERATION_TASKS)
-    options = chat.checked_options(fields.pop("chat_template_kwargs", None))
-    prompt = await chat.chat_prompt(request.files, model, fields.pop("messages", None), options=options)
-    fields = Fields(chat.chat_settings(model, fields))
-    return await openai_completions.complete(request, openai_completions.CHAT, model, fields, prompt)
-
-
 def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     """Return the status and JSON of an error."""
     kind = TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error")
@@ -67,7 +61,7 @@ ROUTES = (
     Route("GET", "/v1/models", list_models, "The served models."),
     Route("GET", "/v1/models/{model}", get_model, "A served model."),
     *routes("POST", "v1/completions", completions, CONTINUED, openai_completions.PROMPTS),
-    *routes("POST", "v1/chat/completions", chat_completions, NEXT, openai_completions.MESSAGES),
+    *routes("POST", "v1/chat/completions", openai_chat.chat_completions, NEXT, openai_chat.BODIES),
     *routes("POST", "v1/embeddings", openai_embeddings.embeddings, "The vectors of texts.", openai_embeddings.BODY),
     *routes(
         "POST",
