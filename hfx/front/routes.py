@@ -25,8 +25,10 @@ CLOSED = re.compile(
 METHODS = {b"GET": READ, b"POST": ASKED}
 # Paths that clients of other servers request, and hints for errors about them.
 HINTS = (
-    (re.compile(rb"/(?:chat/)?completions|/embeddings"), "A client's base URL ends in /v1 here"),
-    (re.compile(rb"/(?:v1/)?responses"), "There is no Responses API: use /v1/chat/completions or /v1/completions"),
+    (
+        re.compile(rb"/(?:chat/)?completions|/embeddings|/moderations|/responses"),
+        "A client's base URL ends in /v1 here",
+    ),
     (re.compile(rb"/v1/embed|/v2/chat"), "Of Cohere's APIs there are /v2/embed and rerank: use /v1/chat/completions"),
     (re.compile(b""), "GET /openapi.json lists all paths"),
 )

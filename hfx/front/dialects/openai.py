@@ -1,4 +1,4 @@
-"""OpenAI's API: models, completions, chat completions, embeddings and moderations.
+"""OpenAI's API: models, completions, chat completions, responses, embeddings and moderations.
 
 The defaults are those of the model's own generation_config.json, also where OpenAI's defaults differ. A field that
 can't be honoured is a 400 that names the field in `param`. Source: the OpenAPI description of api.openai.com/v1, 2026.
@@ -17,6 +17,7 @@ from hfx.front.dialects import (
     openai_embeddings,
     openai_moderations,
     openai_parameters,
+    openai_responses,
 )
 from hfx.front.refusals import UNKNOWN_PATH, Refusal
 from hfx.names import GENERATION_TASKS
@@ -41,7 +42,7 @@ def _model(model: ServedModel) -> dict[str, Any]:
 
 async def completions(request: DialectRequest) -> Any:
     """POST /v1/completions: continue prompts."""
-    fields = openai_parameters.fields_of(request)
+    fields = openai_parameters.without_ignored(request.fields())
     model = await request.named_model(fields, *GENERATION_TASKS)
     return await openai_completions.complete(request, openai_completions.PLAIN, model, fields)
 
@@ -62,6 +63,7 @@ ROUTES = (
     Route("GET", "/v1/models/{model}", get_model, "A served model."),
     *routes("POST", "v1/completions", completions, CONTINUED, openai_completions.PROMPTS),
     *routes("POST", "v1/chat/completions", openai_chat.chat_completions, NEXT, openai_chat.BODIES),
+    *routes("POST", "v1/responses", openai_responses.responses, NEXT, openai_responses.BODY),
     *routes("POST", "v1/embeddings", openai_embeddings.embeddings, "The vectors of texts.", openai_embeddings.BODY),
     *routes(
         "POST",

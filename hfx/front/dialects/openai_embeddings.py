@@ -6,7 +6,7 @@ from typing import Any
 
 from hfx.front import vectors
 from hfx.front.dialect import DialectRequest
-from hfx.front.dialects.openai_parameters import fields_of
+from hfx.front.dialects.openai_parameters import without_ignored
 from hfx.front.fields import Fields
 from hfx.front.refusals import invalid
 from hfx.front.schemas import body
@@ -15,7 +15,7 @@ from hfx.names import Task
 
 async def embeddings(request: DialectRequest) -> dict[str, Any]:
     """POST /v1/embeddings: return the vectors of texts."""
-    fields = fields_of(request)
+    fields = without_ignored(request.fields())
     model = await request.named_model(fields, Task.FEATURE_EXTRACTION)
     texts = input_texts(fields)
     request.name_texts("input")

@@ -11,10 +11,11 @@ from typing import Any
 from hfx.front.catalog import ServedModel
 from hfx.front.chat import checked_messages
 from hfx.front.dialect import DialectRequest
+from hfx.front.dialects.openai_completions import MESSAGES
 from hfx.front.entities import entities
 from hfx.front.fields import Fields
 from hfx.front.refusals import dumped, invalid
-from hfx.front.schemas import array, body
+from hfx.front.schemas import body
 
 # How GLiNER divides texts and joins entities. Models here divide texts by themselves, and their entities never overlap.
 WITHOUT_EFFECT = ("chunk_length", "overlap")
@@ -54,7 +55,7 @@ async def detect(request: DialectRequest, model: ServedModel, fields: Fields) ->
 BODY = body(
     "model messages",
     model=str,
-    messages=array(body("role content", role=str, content=str)),
+    messages=MESSAGES["properties"]["messages"],
     labels=list[str],
     threshold=float,
     chunk_length=int,

@@ -7,7 +7,7 @@ from typing import Any
 
 from hfx.front import labels
 from hfx.front.dialect import DialectRequest
-from hfx.front.dialects.openai_parameters import fields_of
+from hfx.front.dialects.openai_parameters import without_ignored
 from hfx.front.fields import Fields, check_count, shown, text
 from hfx.front.refusals import invalid
 from hfx.front.schemas import array, body, either
@@ -19,7 +19,7 @@ DEFAULT_THRESHOLD = "0.5"
 
 async def moderations(request: DialectRequest) -> dict[str, Any]:
     """POST /v1/moderations: say which labels texts have. A label is flagged if its score is the threshold or more."""
-    fields = fields_of(request)
+    fields = without_ignored(request.fields())
     fields.refuse_unknown(BODY["properties"])
     model = await request.chosen_model(fields, Task.TEXT_CLASSIFICATION)
     threshold = fields.share("threshold", float(model.parameters.get(THRESHOLD, DEFAULT_THRESHOLD)))

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from hfx.client.settings import GenerationSettings
-from hfx.front.dialect import DialectRequest
 from hfx.front.fields import Fields, generation_settings
 from hfx.front.refusals import invalid, shown
 from hfx.front.schemas import GENERATION, body
 from hfx.front.structured_output import OPENAI, OPENAI_SCHEMAS, openai_structure
 from hfx.names import LOGPROBS, MAX_TOKENS, PROMPT_LOGPROBS
+from hfx.python_backends.engine.generation_settings import ALIASES
 from hfx.tasks.transformers_settings import LACKING
 
 IGNORED = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "verbosity"}
@@ -50,9 +50,8 @@ OWN = {
 }  # fmt: skip
 
 
-def fields_of(request: DialectRequest) -> Fields:
-    """Return the body's fields, without IGNORED: their values may be large, and would be kept for the whole request."""
-    fields = request.fields()
+def without_ignored(fields: Fields) -> Fields:
+    """Return `fields` without IGNORED: their values may be large, and would be kept for the whole request."""
     for name in IGNORED:
         fields.pop(name, None)
     return fields
@@ -83,6 +82,10 @@ def settings(fields: Fields, names: dict[str, str]) -> GenerationSettings:
     return replace(read, min_tokens=read.max_tokens)
 
 
+# The settings of generators that have no field of another name.
+OF_MODELS: Mapping[str, Any] = {
+    name: kind for name, kind in GENERATION.items() if name not in OWN and ALIASES.get(name, name) != MAX_TOKENS
+}
 SCHEMAS: Mapping[str, Any] = {
     **GENERATION,
     "model": str,
