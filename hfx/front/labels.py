@@ -14,22 +14,21 @@ from hfx.metadata import INT32_MAX
 from hfx.tasks.kinds import SAFE_LABELS
 
 # Labels of texts that are not flagged, in lower case, if the export does not name any.
-USUAL_SAFE = frozenset(
-    {
-        "acceptable", "benign", "clean", "ham", "harmless", "legitimate", "neutral", "non-toxic", "non_toxic", "none",
-        "normal", "not_toxic", "ok", "safe", "unharmful",
-    }
-)  # fmt: skip
+USUAL_SAFE = (
+    *("acceptable", "benign", "clean", "ham", "harmless", "legitimate", "neutral", "non-toxic", "non_toxic"),
+    *("none", "normal", "not_toxic", "ok", "safe", "unharmful"),
+)
 
 
 async def all_scores(
     request: DialectRequest, model: ServedModel, fields: Fields, texts: Sequence[str]
 ) -> list[Mapping[str, float]]:
-    """Return the score of each label for each text, best first. Raises Refusal (413) as `check_read` does."""
+    """Return the score of each label for each text, in the model's order. Raises Refusal as `check_read` does."""
     request.name_texts("input")
     results = await request.rows(model, calls.classify(model.name, INT32_MAX), texts)
     fields.check_read(results, texts="input")
-    return [{each.label: each.score for each in result.predictions} for result in results]
+    rows = [{each.label: each.score for each in result.predictions} for result in results]
+    return [{label: row[label] for label in request.files.settings(model)["labels"]} for row in rows]
 
 
 def flagged_labels(request: DialectRequest, model: ServedModel) -> list[str]:

@@ -93,7 +93,7 @@ def by_label(grpc: Client, text: str) -> dict[str, float]:
     return {each.label: each.score for each in grpc.classify(SENTIMENT, text, top_k=9).predictions}
 
 
-@pytest.mark.parametrize("path", ["/classify", "/v1/classify", f"/models/{SENTIMENT}/classify"])
+@pytest.mark.parametrize("path", ["/classify", "/v1/classify/", f"/models/{SENTIMENT}/classify"])
 def test_classify_returns_the_scores_of_the_labels_in_the_models_order(
     path: str, dialects: ServeProcess, grpc: Client, many_tasks: Path
 ) -> None:

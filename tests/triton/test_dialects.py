@@ -14,7 +14,7 @@ import pytest
 
 from hfx.client import Client
 from tests.rigs.checkpoints.reciting_generator import ENDLESS
-from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, PROMPT, RANKER, TIGHT_KEYS, call
+from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, PROMPT, RANKER, TALKER, TIGHT_KEYS, call
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.generation_server import RECITAL
 from tests.rigs.servers.serve_process import SECONDS, ServeProcess
@@ -196,6 +196,8 @@ BODIES = {
     "/predict": {"inputs": TEXT},
     "/classify": {"input": TEXT},
     "/pooling": {"model": "similar-int8", "input": TEXT},
+    "/analyze": {"text": TEXT},
+    "/v1/responses": {"model": TALKER, "input": PROMPT, "max_output_tokens": 2},
     "/rerank": {"query": TEXT, "texts": [TEXT]},
     "/tokenize": {"inputs": TEXT},
     "/v2/models/{model}/generate": {"text_input": PROMPT, "max_tokens": 2},

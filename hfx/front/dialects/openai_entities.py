@@ -54,13 +54,9 @@ async def detect(request: DialectRequest, model: ServedModel, fields: Fields) ->
 
 BODY = body(
     "model messages",
-    model=str,
-    messages=MESSAGES["properties"]["messages"],
+    **{name: MESSAGES["properties"][name] for name in ("model", "messages", "stream", "n")},
     labels=list[str],
     threshold=float,
-    chunk_length=int,
-    overlap=int,
     flat_ner=bool,
-    stream=bool,
-    n=int,
+    **dict.fromkeys(WITHOUT_EFFECT, int),
 )

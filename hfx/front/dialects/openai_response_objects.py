@@ -15,18 +15,10 @@ from hfx.front.refusals import dumped
 ECHOED = ("instructions", "max_output_tokens", "temperature", "text", "top_p")
 # Fields of each response, for which hfx has one value.
 FIXED: Mapping[str, Any] = {
-    "background": False,
-    "error": None,
-    "incomplete_details": None,
-    "metadata": {},
-    "output": [],
-    "parallel_tool_calls": True,
-    "previous_response_id": None,
-    "store": False,
-    "tool_choice": "auto",
-    "tools": [],
-    "truncation": "disabled",
-    "usage": None,
+    **dict.fromkeys(("background", "store"), False),
+    **dict.fromkeys(("error", "incomplete_details", "previous_response_id", "usage"), None),
+    **dict.fromkeys(("output", "tools"), ()),
+    **{"metadata": {}, "parallel_tool_calls": True, "tool_choice": "auto", "truncation": "disabled"},
 }
 
 
@@ -43,13 +35,9 @@ class ResponseObjects:
         """Return the response with a generated text. It is incomplete if the text ends because of its length."""
         is_cut = result.finish_reason == "length"
         status = "incomplete" if is_cut else "completed"
-        usage = {
-            "input_tokens": result.input_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": result.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": result.input_tokens + result.output_tokens,
-        }
+        read, written = result.input_tokens, result.output_tokens
+        details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+        usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written, **details}
         reason = {"reason": "max_output_tokens"} if is_cut else None
         message = self._message(status, _part(result.text))
         return {**self._begun(status), "output": [message], "usage": usage, "incomplete_details": reason}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -47,15 +46,14 @@ async def classify(request: DialectRequest) -> Any:
     fields.refuse_unknown(CLASSIFICATION["properties"])
     most = fields.number("top_k", INT32_MAX)
     model, texts = await _read(request, fields, Task.TEXT_CLASSIFICATION)
-    names = request.files.settings(model)["labels"]
     rows = await labels.all_scores(request, model, fields, texts)
     data = [
-        {"index": at, "label": next(iter(row)), "probs": [row[name] for name in names], "num_classes": len(names)}
+        {"index": at, "label": max(row, key=row.__getitem__), "probs": [*row.values()], "num_classes": len(row)}
         for at, row in enumerate(rows)
     ]
     answer = {**await _head(request, model, CLASSIFY, texts), "data": data}
     if isinstance(fields["input"], str):
-        answer["labels"] = dict(islice(rows[0].items(), most))
+        answer["labels"] = dict(sorted(rows[0].items(), key=lambda item: -item[1])[:most])
     return answer
 
 
@@ -110,9 +108,8 @@ def _task(request: DialectRequest, model: ServedModel) -> str:
 async def _probabilities(
     request: DialectRequest, model: ServedModel, fields: Fields, texts: Sequence[str]
 ) -> list[vectors.Vectors]:
-    names = request.files.settings(model)["labels"]
     rows = await labels.all_scores(request, model, fields, texts)
-    return [np.array([row[name] for name in names], np.float32) for row in rows]
+    return [np.array([*row.values()], np.float32) for row in rows]
 
 
 Output = Callable[[DialectRequest, ServedModel, Fields, Sequence[str]], Awaitable[Iterable[vectors.Vectors]]]
@@ -126,15 +123,8 @@ SHARED = {
     "input": str | list[str],
 }
 CLASSIFICATION = body("input", text=str, top_k=int, **SHARED)
-POOLING = body(
-    "input",
-    task={"enum": [EMBED, TOKEN_EMBED, CLASSIFY]},
-    encoding_format={"enum": ["float", "base64"]},
-    dimensions=int,
-    prompt_name=str,
-    prompt=str,
-    **SHARED,
-)
+CHOICES = {"task": {"enum": [*OUTPUTS]}, "encoding_format": {"enum": ["float", "base64"]}}
+POOLING = body("input", dimensions=int, prompt_name=str, prompt=str, **CHOICES, **SHARED)
 BODIES = either(CLASSIFICATION, tei.PREDICT)
 ROUTES = (
     *routes("POST", "classify", classify, "Scores of all labels.", BODIES),
