@@ -64,7 +64,7 @@ class Line:
 
         A text generation without a seed gets one that is derived from the batch's id and `custom_id`.
         """
-        if not batch.endpoint.endswith("completions") or self.body.get("seed") is not None:
+        if not batch.endpoint.endswith(("completions", "responses")) or self.body.get("seed") is not None:
             return self.body
         return {**self.body, "seed": row_seed(0, batch.id, self.custom_id)}
 
@@ -78,8 +78,9 @@ class Line:
             return self.refused(batch, "server_error", "The server did not answer this line in several tries.")
         if content is None:
             return self.refused(batch, "server_error", "The answer is not JSON.")
-        if isinstance(content, dict) and type(content.get("created")) is int:
-            content = {**content, "created": batch.created_at}
+        for name in ("created", "created_at"):
+            if isinstance(content, dict) and type(content.get(name)) is int:
+                content = {**content, name: batch.created_at}
         response = {"status_code": status, "request_id": self.request_id(batch), "body": content}
         return (OUTPUT if status == OK else ERROR) + self._output(batch, response, None)
 

@@ -54,7 +54,7 @@ async def detect(request: DialectRequest, model: ServedModel, fields: Fields) ->
 
 BODY = body(
     "model messages",
-    **{name: MESSAGES["properties"][name] for name in ("model", "messages", "stream", "n")},
+    **{name: MESSAGES["properties"][name] for name in ("model", "messages", "seed", "stream", "n")},
     labels=list[str],
     threshold=float,
     flat_ner=bool,

@@ -41,7 +41,7 @@ async def classify(request: DialectRequest) -> Any:
     `labels` has the scores of a single text by label, best first, as lemonade's router reads them.
     """
     fields = request.fields()
-    if "inputs" in fields:
+    if fields.get("inputs") is not None:
         return await tei.predict(replace(request, content=dict(fields)))
     fields.refuse_unknown(CLASSIFICATION["properties"])
     most = fields.number("top_k", INT32_MAX)

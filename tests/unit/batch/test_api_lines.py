@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hfx.batch.api.lines import CHUNK, MOST_ERRORS, cut, is_endpoint, read_chunk
-from tests.rigs.servers.batch_api import COMPLETIONS, EMBEDDINGS, line, settings_of
+from hfx.batch.api.lines import CHUNK, MOST_ERRORS, Line, cut, is_endpoint, read_chunk
+from tests.rigs.servers.batch_api import COMPLETIONS, EMBEDDINGS, begun, line, settings_of
 
 GOOD = line(1, {"model": "m", "prompt": "a"})
 
@@ -111,7 +111,9 @@ def test_chunks_have_each_line_once_whatever_stands_between_them(end: bytes, tmp
         ("/v2/rerank", True),
         ("/predict", True),
         ("/v1/models", False),
-        ("/v1/responses", False),
+        ("/v1/responses", True),
+        ("/models/a/v1/moderations", True),
+        ("/classify", True),
         ("/v1/batches", False),
         ("/generate", False),
         ("/models/a", False),
@@ -127,3 +129,14 @@ def test_chunks_have_each_line_once_whatever_stands_between_them(end: bytes, tmp
 )
 def test_endpoints_are_the_routes_whose_answers_follow_from_their_requests(path: str, expected: bool) -> None:
     assert is_endpoint(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_seeded"),
+    [(COMPLETIONS, True), ("/models/a/v1/responses", True), ("/v1/chat/completions", True), ("/classify", False)],
+)
+def test_requests_that_may_sample_have_a_seed(endpoint: str, is_seeded: bool, tmp_path: Path) -> None:
+    batch = begun(tmp_path, b"", endpoint)
+    seeds = {Line(1, custom_id, {}).content(batch).get("seed") for custom_id in "aab"}
+    assert len(seeds) == (2 if is_seeded else 1) and (None in seeds) != is_seeded
+    assert Line(1, "a", {"seed": 5}).content(batch) == {"seed": 5}

@@ -159,7 +159,7 @@ def test_lists_of_files_and_batches_are_paged(served: Served) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"endpoint": "/v1/responses"}, "endpoint"),
+        ({"endpoint": "/v1/audio"}, "endpoint"),
         ({"endpoint": "/generate"}, "endpoint"),
         ({"endpoint": 7}, "endpoint"),
         ({"completion_window": "soon"}, "completion_window"),
