@@ -57,6 +57,10 @@ LABELS: dict[str, Ask] = {
     "huggingface": lambda s: answer_of(s, "/models/sentiment-fp32", {"inputs": TEXT})[0][0],
     "text-embeddings-inference": lambda s: answer_of(s, "/predict", {"inputs": TEXT})[0],
     "mlserver": lambda s: mlserver(s, "sentiment-fp32", TEXT),
+    "vllm": lambda s: next(
+        {"label": label, "score": score}
+        for label, score in answer_of(s, "/classify", {"input": TEXT})["labels"].items()
+    ),
     "v2": lambda s: {
         name: values[0] for name, values in v2(s, "sentiment-fp32", TEXT).items() if name in ("label", "score")
     },
@@ -102,6 +106,8 @@ def gauge(server: ServeProcess, name: str) -> int:
 
 COMPLETION = {"model": RECITAL, "prompt": "a", "n": 2, "seed": 1, **ENDLESS}
 GENERATION = {"inputs": "a", "parameters": ENDLESS}
+NAMED = {"max_output_tokens" if name == "max_tokens" else name: value for name, value in ENDLESS.items()}
+RESPONSE = {"model": RECITAL, "input": "a", **NAMED}
 PIPELINE = {
     "inputs": [{"name": "args", "shape": [1], "datatype": "BYTES", "data": ["a"]}],
     "parameters": ENDLESS,
@@ -113,6 +119,8 @@ PIPELINE = {
     [
         ("/v1/completions", COMPLETION, True),
         ("/v1/completions", COMPLETION, False),
+        ("/v1/responses", RESPONSE, True),
+        ("/v1/responses", RESPONSE, False),
         (f"/models/{RECITAL}", GENERATION, True),
         (f"/models/{RECITAL}", GENERATION, False),
         (f"/v2/models/{RECITAL}/infer", PIPELINE, False),
@@ -123,7 +131,7 @@ def test_a_client_that_leaves_frees_its_slots(path: str, body: Any, streams: boo
     sent = {**body, "stream": True} if streams else body
     connection.request("POST", path, json.dumps(sent), {"Authorization": f"Bearer {API_KEY}"})
     if streams:
-        assert connection.getresponse().readline().startswith(b"data: {")
+        assert connection.getresponse().readline().startswith((b"data: {", b"event: response"))
     wait_until(lambda: slots_used(dialects) >= (body.get("n") or 1), "its requests run", SECONDS)
     connection.close()
     wait_until(lambda: slots_used(dialects) == 0, "its slots are free", SOON)
