@@ -151,7 +151,7 @@ def _again(context: typer.Context, name: str, model: str | None, options: Export
         "command": command,
         "revision": source.revision if model is None else None,
         "verify_data": tuple(before["verify_data"] or ()),
-        "answer": tuple(before["answer"] or ()),
+        **{each: tuple(before[each] or ()) for each in ("answer", "safe_label", "threshold")},
         "searched": read_search(manifest),
     }
     return model or source.id, replace(options, **chosen)

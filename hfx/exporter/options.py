@@ -82,8 +82,10 @@ class ExportOptions:
         "Text classification by a language model: the system message, such as a policy.",
         metavar="TEXT",
     )
-    threshold: float | None = option(
-        None, "Text classification: score from which moderations flag a label. Default: 0.5.", metavar="SCORE"
+    threshold: tuple[str, ...] = option(
+        (),
+        "Text classification: score from which moderations flag all labels, or one. Repeatable. Default: 0.5.",
+        metavar="[LABEL=]SCORE",
     )
     safe_label: tuple[str, ...] = option(
         (), "Text classification: label of texts that moderations do not flag. Repeatable.", metavar="LABEL"

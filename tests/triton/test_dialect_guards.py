@@ -33,7 +33,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     REGRESSION: {"problem_type": "regression"},
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    NUMBERED: {"safe_label": ("LABEL_1", "LABEL_2"), "threshold": 0.35},
+    NUMBERED: {"safe_label": ("LABEL_1", "LABEL_2"), "threshold": ("0.9", "LABEL_0=0.35")},
     REGRESSION: {"task": "text-classification"},
 }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from hfx.front import labels
@@ -12,9 +13,9 @@ from hfx.front.fields import Fields, check_count, shown, text
 from hfx.front.refusals import invalid
 from hfx.front.schemas import array, body, either
 from hfx.names import Task
-from hfx.tasks.kinds import THRESHOLD
+from hfx.tasks.kinds import THRESHOLDS
 
-DEFAULT_THRESHOLD = "0.5"
+DEFAULT_THRESHOLD = 0.5
 
 
 async def moderations(request: DialectRequest) -> dict[str, Any]:
@@ -22,20 +23,22 @@ async def moderations(request: DialectRequest) -> dict[str, Any]:
     fields = without_ignored(request.fields())
     fields.refuse_unknown(BODY["properties"])
     model = await request.chosen_model(fields, Task.TEXT_CLASSIFICATION)
-    threshold = fields.share("threshold", float(model.parameters.get(THRESHOLD, DEFAULT_THRESHOLD)))
+    recorded = {} if fields.get("threshold") is not None else json.loads(model.parameters.get(THRESHOLDS, "{}"))
+    usual = fields.share("threshold", recorded.get("", DEFAULT_THRESHOLD))
     categories, texts = labels.flagged_labels(request, model), _texts(fields)
     rows = await labels.all_scores(request, model, fields, texts)
-    results = [_result(row, categories, threshold) for row in rows]
+    thresholds = {category: recorded.get(category, usual) for category in categories}
+    results = [_result(row, thresholds) for row in rows]
     return {"id": f"modr-{request.id}", "model": model.name, "results": results}
 
 
-def _result(scores: Mapping[str, float], categories: Sequence[str], threshold: float) -> dict[str, Any]:
-    flags = {category: scores[category] >= threshold for category in categories}
+def _result(scores: Mapping[str, float], thresholds: Mapping[str, float]) -> dict[str, Any]:
+    flags = {category: scores[category] >= threshold for category, threshold in thresholds.items()}
     return {
         "flagged": any(flags.values()),
         "categories": flags,
-        "category_scores": {category: scores[category] for category in categories},
-        "category_applied_input_types": {category: ["text"] for category in categories},
+        "category_scores": {category: scores[category] for category in flags},
+        "category_applied_input_types": {category: ["text"] for category in flags},
     }
 
 

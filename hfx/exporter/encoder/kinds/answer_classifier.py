@@ -19,7 +19,7 @@ from hfx.exporter.encoder.graph.constant_prefix import behind_prefix
 from hfx.exporter.encoder.kinds.classifier import Classifier
 from hfx.exporter.encoder.kinds.cross_encoder import CAUSAL_MODELS, templated_ids
 from hfx.exporter.encoder.kinds.judge import CAP, CAUSAL_MODEL
-from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, omitted
+from hfx.exporter.encoder.kinds.kind import Config, Request, Settings
 from hfx.exporter.load import head_rows, load_model
 from hfx.exporter.options import SHORTEST, ExportOptions
 from hfx.exporter.source import Checkpoint
@@ -73,7 +73,7 @@ class AnswerClassifier(Classifier):
     @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
         return {
-            "omitted": omitted(),
+            **super().fields(checkpoint, options),
             "answers": _answers(options.answer),
             "template": read_message_template(checkpoint, options.system),
         }

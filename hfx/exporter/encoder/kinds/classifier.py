@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hfx import names
+from hfx.errors import UsageError
 from hfx.exporter.encoder.kinds.kind import (
     Answer,
     Comparison,
@@ -44,6 +45,11 @@ class Classifier(EncoderKind):
     postprocess_reads: ClassVar[tuple[str, ...]] = (names.TOP_K,)
 
     auto_class: str = "AutoModelForSequenceClassification"
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+        return {**super().fields(checkpoint, options), "thresholds": thresholds(options.threshold)}
 
     def notes(self, checkpoint: Checkpoint, options: ExportOptions) -> tuple[str, ...]:
         if options.task is None and len(labels_of(checkpoint.config)) == 1:
@@ -69,8 +75,9 @@ class Classifier(EncoderKind):
         return fmean(a[names.LABEL][0] == target for a, target in zip(answers, targets, strict=True))
 
     def same_decision(self, reference: Answer, answer: Answer) -> bool:
-        """Return whether the first labels are equal, and their scores are on one side of THRESHOLD."""
-        sides = [float(each[names.SCORE][0]) >= THRESHOLD for each in (reference, answer)]
+        """Return whether the first labels are equal, and their scores are on one side of the label's threshold."""
+        threshold = self.thresholds.get(reference[names.LABEL][0], self.thresholds.get("", THRESHOLD))
+        sides = [float(each[names.SCORE][0]) >= threshold for each in (reference, answer)]
         return sides[0] == sides[1] and self.compare(reference, answer).same
 
     def calibration_error(self, answers: Sequence[Answer], targets: Sequence[str]) -> float | None:
@@ -84,6 +91,20 @@ class Classifier(EncoderKind):
         right = [answer[names.LABEL][0] == target for answer, target in zip(answers, targets, strict=True)]
         bins = np.minimum((scores * BINS).astype(int), BINS - 1)
         return float(np.abs(np.bincount(bins, scores - right)).sum() / len(scores))
+
+
+def thresholds(stated: Sequence[str]) -> dict[str, float]:
+    """Return the thresholds in `stated`, each SCORE (of all labels: "") or LABEL=SCORE. Raises UsageError."""
+    found = dict[str, float]()
+    for each in stated:
+        label, _, number = each.rpartition("=")
+        try:
+            found[label] = float(number)
+        except ValueError:
+            found[label] = -1.0
+        if not 0 <= found[label] <= 1:
+            raise UsageError(f"--threshold {each} is out of range.", "Give a score from 0 to 1, or LABEL=SCORE.")
+    return found
 
 
 def activation(config: Config) -> str:
