@@ -47,6 +47,8 @@ PARAMETERS = (
     ("NAME", "engine", "of a generator: the model that holds the engine"),
     ("NAME", "task", "of a generator: its task, which the tensors do not show"),
     ("NAME", "kind", "of an encoder: what it gives, such as embedder, sparse, late (ColBERT) or cross_encoder"),
+    ("NAME", "thresholds", "of a classifier: JSON, label (empty: all) to the score from which moderations flag it"),
+    ("NAME", "safe_labels", "of a classifier: JSON, the labels that moderations do not flag"),
     (
         "NAME",
         "model_sha256",

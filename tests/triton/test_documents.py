@@ -22,6 +22,7 @@ from docs.generate.tables import PARAMETERS
 from hfx.names import MEMBER_SUFFIXES
 from hfx.repository.config_pbtxt import parse_config
 from tests import zoo
+from tests.rigs.checkpoints.decoder_rankers import CHATML, Ranker, write_decoder
 from tests.rigs.checkpoints.published import VNNI
 from tests.rigs.clients.dialect_calls import RANKER
 from tests.rigs.files.documents import TYPED, tagged_blocks
@@ -40,6 +41,8 @@ HUB = {
     "distilbert/distilgpt2": "stories-gpt2",
     "facebook/bart-large-cnn": "summaries-bart",
     "sentence-transformers/all-mpnet-base-v2": "similar-mpnet",
+    "protectai/deberta-v3-base-prompt-injection-v2": "sentiment-deberta",
+    "dslim/bert-base-NER": "entities-bert",
     "lxyuan/distilbert-base-multilingual-cased-sentiments-student": "sentiment-distilbert",
 }
 # Models of the documents, and those of the shared repository.
@@ -65,6 +68,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         shutil.copytree(zoo.checkpoint(checkpoint), cached / "snapshots" / REVISION)
         (cached / "refs").mkdir()
         (cached / "refs" / "main").write_text(REVISION)
+    guard = home / "hub" / "models--Qwen--Qwen3Guard-Gen-0.6B"
+    write_decoder(guard / "snapshots" / REVISION, Ranker(template=CHATML))
+    (guard / "refs").mkdir()
+    (guard / "refs" / "main").write_text(REVISION)
     path = os.pathsep.join([str(PYTHON.parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "HF_HOME": str(home)}
 

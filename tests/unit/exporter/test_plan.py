@@ -138,7 +138,7 @@ def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architecture
         *(({"max_batch_size": size}, UsageError, "1 to 1024") for size in (0, -1, 1025)),
         *(({"slots": n}, UsageError, "text-classification model does not take --slots") for n in (1, 32)),
         *(({"max_drop": drop}, UsageError, "max-drop") for drop in (-0.01, 1.01, float("nan"))),
-        *(({"threshold": (score,)}, UsageError, "threshold") for score in ("-1", "1.01", "nan", "LABEL_0=2", "x", "NO=.5")),
+        *(({"threshold": (score,)}, UsageError, "threshold") for score in ("-1", "1.01", "nan", "LABEL_0=2", "x")),
         ({"safe_label": ("UNKNOWN",)}, UsageError, "UNKNOWN"),
         ({"safe_label": ("LABEL_0", "LABEL_1")}, UsageError, "All labels"),
         ({"task": "text-ranking", "threshold": ("0.3",)}, UsageError, "text-classification"),
