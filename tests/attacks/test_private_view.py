@@ -16,7 +16,7 @@ import pytest
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
 from hfx.exporter.checkpoint_files import MAX_TOKENIZER_BYTES, TOKENIZERS
-from hfx.exporter.encoder.checkpoint.architectures import ENCODERS
+from hfx.exporter.encoder.checkpoint.architectures import DECODERS, ENCODERS, TEXT_ENCODERS
 from hfx.exporter.families import FAMILIES
 from hfx.exporter.families.family import resolve_config
 from hfx.exporter.generation.torch_generator import TorchGenerator
@@ -179,7 +179,7 @@ def test_the_view_has_every_tokenizer_file_of_the_supported_architectures() -> N
     import transformers
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-    supported = {*ENCODERS, *(name for family in FAMILIES for name in family.model_types)}
+    supported = {*ENCODERS, *DECODERS, *TEXT_ENCODERS, *(name for family in FAMILIES for name in family.model_types)}
     listed = [TOKENIZER_MAPPING_NAMES.get(name) for name in supported]
     classes = {name for names in listed for name in (names if isinstance(names, tuple) else (names,)) if name}
     files = {file for name in classes for file in getattr(transformers, name).vocab_files_names.values()}
