@@ -138,7 +138,8 @@ def as_native(file: Path, config: dict[str, Any]) -> dict[str, Any]:
         return config
     scaling = {"type": "default", "factor": 1.0, "mixed_b": None} | (stated if isinstance(stated, dict) else {})
     base, factor = (_number(value) for value in (config.get("rope_theta", 10_000.0), scaling["factor"]))
-    scaled = scaling["type"] in ("default", "ntk") and scaling["mixed_b"] is None and factor
+    known = scaling["type"] in ("default", "ntk") and scaling["mixed_b"] is None
+    scaled = known and factor and isinstance(stated, dict | None)
     faults = [field for field, value in GTE.items() if config.get(field, value) != value]
     faults += [field for field, valid in (("rope_theta", base), ("rope_scaling", scaled)) if not valid]
     if faults:

@@ -101,6 +101,7 @@ def test_the_frequencies_of_gte_are_those_of_a_fixed_ntk() -> None:
         ("rope_scaling", {"type": "ntk", "factor": 2.0, "mixed_b": 0.5}),
         ("rope_scaling", {"type": "ntk", "factor": "2"}),
         ("rope_scaling", {"type": "ntk", "factor": 1e300}),
+        ("rope_scaling", "ntk"),
         ("rope_theta", 0),
         ("model_type", "xlm-roberta-flash"),
     ],
