@@ -44,6 +44,7 @@ from .inputs import (
     settled,
     table,
 )
+from .long_texts import AS_BEFORE, Reading, Windows, refuse_cut
 from .prompts import prompts
 from .roles import RoleEncoder
 from .rows import SPECIAL, Row, RowEncoder, Sequence, pausing, sequence, tensors
@@ -90,46 +91,61 @@ class TextEncoder(RowEncoder):
         super().__init__(tokenizer, settings)
         self._needs_places = settings.task == "token-classification"
         tokenizer.enable_truncation(settings.max_length, direction=settings.truncation_side)
+        self._windows = None if settings.stride is None else Windows(tokenizer, settings)
 
-    def items(self, tensors: Tensors) -> list[tuple[Text, bytes]]:
-        """Return the texts of a request and the prompts before them, a pair for each row."""
+    def items(self, tensors: Tensors) -> list[tuple[Text, bytes, Reading]]:
+        """Return each row's text, the prompt before it, and how a long text is read."""
         texts = column(TEXT, tensors)
-        return list(zip(texts, prompts(tensors, len(texts), self.settings), strict=True))
+        before = prompts(tensors, len(texts), self.settings)
+        how = self._windows.readings(tensors, len(texts)) if self._windows else [AS_BEFORE] * len(texts)
+        return list(zip(texts, before, how, strict=True))
 
-    def encode(self, items: Many[Text | tuple[Text, bytes]]) -> list[Row | Exception]:
-        """Return a row, or an error instead of it, for each text; one call of the tokenizer takes all texts."""
-        pairs = [item if isinstance(item, tuple) else (item, b"") for item in items]
-        return encode_together([(encoded(text), it) for text, it in pairs], self._check, self._tokenize, self._row)
+    def encode(self, items: Many[Text | tuple[Text, bytes] | tuple[Text, bytes, Reading]]) -> list[Row | Exception]:
+        """Return a row, or an error instead of it, for each text; one call of the tokenizer takes all texts.
 
-    def _check(self, text: bytes, prompt: bytes) -> tuple[bytes, Piece, int]:
+        A text that is read in windows is tokenized again, as a whole.
+        """
+        rows = [item if isinstance(item, tuple) else (item, b"") for item in items]
+        checked = [(encoded(text), *more) for text, *more in rows]
+        return encode_together(checked, self._check, self._tokenize, self._row)
+
+    def _check(self, text: bytes, prompt: bytes, reading: Reading = AS_BEFORE) -> tuple[bytes, Piece, int, Reading]:
         """Return the prompt with the text, the piece that is tokenized first, and the number of unpooled tokens."""
         unpooled = 0
         if prompt and not self.settings.pools_prompt:  # the tokens of the prompt, as sentence-transformers (6.2) counts
             encoding = self._tokenizer.encode(self._piece(prompt, BYTES_PER_TOKEN[-1]).text)
             unpooled = len(encoding) - int(encoding.special_tokens_mask[-1:] == [1])
-        return prompt + text, self._piece(prompt + text, BYTES_PER_TOKEN[0]), unpooled
+        return prompt + text, self._piece(prompt + text, BYTES_PER_TOKEN[0]), unpooled, reading
 
-    def _tokenize(self, checked: Many[tuple[bytes, Piece, int]]) -> Any:
-        texts = [used.text for _, used, _ in checked]
+    def _tokenize(self, checked: Many[tuple[bytes, Piece, int, Reading]]) -> Any:
+        texts = [used.text for _, used, *_ in checked]
         # The fast call returns neither offsets nor words, and the check of a cut text needs words.
-        if self._needs_places or any(used.cut for _, used, _ in checked):
+        if self._needs_places or any(used.cut for _, used, *_ in checked):
             return self._tokenizer.encode_batch(texts)
         return self._tokenizer.encode_batch_fast(texts)
 
-    def _row(self, raw: bytes, used: Piece, unpooled: int, encoding: Any) -> Row:
+    def _row(self, raw: bytes, used: Piece, unpooled: int, reading: Reading, encoding: Any) -> Row:
+        if self._windows and reading.in_windows and (used.cut or encoding.overflowing):
+            windows = self._windows.encodings(raw, reading)
+            return Row(tuple(self._sequence(window, 0) for window in windows), 0)
         for bytes_per_token in BYTES_PER_TOKEN[1:]:
             if not used.cut or settled(encoding, self._side):
                 break
             used = self._piece(raw, bytes_per_token)
             encoding = self._tokenizer.encode(used.text)
+        if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):
+            raise InvalidInput(f"{TEXT} has a word without an end in {len(used.text)} characters. Divide it by blanks")
+        dropped = max(self._dropped(encoding), int(used.cut))
+        refuse_cut(reading, dropped, self.settings.max_length)
+        return Row((self._sequence(encoding, characters_before(raw, used), unpooled),), dropped)
+
+    def _sequence(self, encoding: Any, shift: int, unpooled: int = 0) -> Sequence:
+        """Return the sequence of an encoding, in whose text the model's text begins `shift` characters earlier."""
         if len(encoding) == 0 and not self.settings.takes_empty:
             raise InvalidInput(HAS_NO_TOKENS % TEXT)
         refuse_tokens(TEXT, encoding.ids, self.settings.vocab_size, self._tokenizer)
-        if self._needs_places and used.cut and not settled(encoding, self._side) and self._cuts_word(encoding, used):
-            raise InvalidInput(f"{TEXT} has a word without an end in {len(used.text)} characters. Divide it by blanks")
-        places = _places(encoding, characters_before(raw, used)) if self._needs_places else None
-        row = sequence(encoding, self.settings, places, unpooled)
-        return Row((row,), max(self._dropped(encoding), int(used.cut)))
+        places = _places(encoding, shift) if self._needs_places else None
+        return sequence(encoding, self.settings, places, unpooled)
 
     def _cuts_word(self, encoding: Any, used: Piece) -> bool:
         """Whether the last kept word (the first, if texts are cut at the beginning) may continue beyond the tokens."""

@@ -160,7 +160,7 @@ class DoesNotFit(EngineError):
 
 
 class ContextTooLong(EngineError):
-    """The context `field` of a question has `size` units of `what`, above the limit `most`."""
+    """The text `field`, which may not be cut, has `size` units of `what`, above the limit `most`."""
 
     reason = CONTEXT_TOO_LONG
 

@@ -77,7 +77,8 @@ class Settings:
     """How texts become tensors. Raises InvalidRequest.
 
     `widths` are the lengths (tokens) that sequences are padded to, ascending; the last one is at least
-    `max_length`. `inputs` are the net's inputs. `doc_stride`, `question_first` and `cls_id` concern
+    `max_length`. `inputs` are the net's inputs. A model with a `stride` reads long texts in windows that share so many
+    tokens, unless a request says otherwise. `doc_stride`, `question_first` and `cls_id` concern
     question-answering, `hypothesis_template` concerns zero-shot-classification. `vocab_size` is the number of the
     net's embeddings if the tokenizer has ids beyond them, else None. `prompts` are texts, by name, that a request
     may have put before its own (None: the model has none); `default_prompt` is the prompt of requests that name
@@ -95,6 +96,7 @@ class Settings:
     pad_type_id: Annotated[int, integer(0)] = 0
     truncation_side: Annotated[str, one_of("left", "right")] = "right"
     inputs: Annotated[tuple[str, ...], strings(MOST_INPUTS, LONGEST_NAME)] = ("input_ids", "attention_mask")
+    stride: Annotated[int | None, optional(integer(0))] = None
     doc_stride: Annotated[int, integer(0)] = 0
     question_first: Annotated[bool, boolean] = True
     cls_id: Annotated[int | None, optional(token_id)] = None
@@ -115,6 +117,11 @@ class Settings:
             object.__setattr__(self, name, check(name, getattr(self, name)))
         if self.widths[-1] < self.max_length:
             raise InvalidRequest("widths", self.widths, "", f"no width holds {self.max_length} tokens")
+
+    @property
+    def nested(self) -> bool:
+        """Whether a row may have several sequences, in tensors [rows, sequences, width]."""
+        return TASKS[self.task].nested or self.stride is not None
 
     @classmethod
     def read(cls, path: Path | str) -> Settings:

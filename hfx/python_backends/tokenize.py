@@ -39,9 +39,10 @@ from .errors import (
 from .inputs import Tensors, table
 from .large_loads import least_load
 from .large_requests import LARGE, Cancelled, LargeRequest, LargeRequests, Turns, refusal
+from .long_texts import has_windows
 from .serving.ipc import publication
 from .serving.triton_channel import TritonChannel, cancellation, ended_by, name_of
-from .tasks import TOKENIZING
+from .tasks import TASKS
 
 MOST = 2**31 - 1  # of a setting; a larger value has the same effect
 BYTES = 4  # of a token, as in English
@@ -54,6 +55,7 @@ class TritonPythonModel:
         """Open the tokenizer of the version folder."""
         folder = Path(args["model_repository"])
         self.encoder = open_encoder(folder / args["model_version"])
+        self.tokenizing = TASKS[self.encoder.settings.task].tokenizing
         config = json.loads(args["model_config"])
         optional = [each for each in config["input"] if each.get("optional")]
         self.settings = {each["name"]: pb.triton_string_to_numpy(each["data_type"]) for each in optional}
@@ -73,7 +75,7 @@ class TritonPythonModel:
         large, small = list[tuple[Any, Any, int]](), list[tuple[Any, Any]]()
         for request in requests:
             arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            tokens = self._estimate(arrays)
+            tokens = self._estimate(arrays, request.parameters())
             if tokens > LARGE:
                 large.append((request, arrays, tokens))
             else:
@@ -92,10 +94,9 @@ class TritonPythonModel:
         """Stop the threads of large requests; Triton has no open request by now."""
         self.large.close()
 
-    def _estimate(self, arrays: Tensors) -> int:
+    def _estimate(self, arrays: Tensors, parameters: str) -> int:
         """Estimate the number of tokens of a request before its texts are tokenized."""
-        settings = self.encoder.settings
-        most = MOST if settings.task == "question-answering" else settings.max_length  # windows have all of a context
+        most = MOST if has_windows(self.encoder.settings, arrays, parameters) else self.encoder.settings.max_length
         texts = [arrays[name] for name in self.encoder.fields if name in arrays and arrays[name].dtype == np.object_]
         sequences = max((array.size for array in texts), default=0)
         return sum(
@@ -182,7 +183,7 @@ class TritonPythonModel:
         for name in self.encoder.fields:
             if name not in arrays:
                 raise InvalidInput(IS_MISSING % name)
-        for name in (self.settings.keys() & arrays.keys()) - TOKENIZING:
+        for name in (self.settings.keys() & arrays.keys()) - self.tokenizing:
             if self.settings[name] is np.object_:
                 if any(not text for row in table(name, arrays) for text in row):  # it would mean: left out
                     raise InvalidInput(f"{name} has an empty text")
@@ -206,7 +207,7 @@ class TritonPythonModel:
             if isinstance(value, str):
                 value = value.encode()
             elif self.settings[name] is not bool:
-                if name not in TOKENIZING:
+                if name not in self.tokenizing:
                     _refuse_below_one(name, value)
                 value = max(-1, min(value, MOST))
             array = np.full((len(arrays[self.encoder.fields[0]]), 1), value, self.settings[name])
@@ -217,7 +218,7 @@ class TritonPythonModel:
         return {
             name: arrays[name] if name in arrays else np.full((rows, 1), b"" if dtype is np.object_ else 0, dtype)
             for name, dtype in self.settings.items()
-            if name not in TOKENIZING
+            if name not in self.tokenizing
         }
 
 

@@ -55,7 +55,7 @@ class WindowEncoder(RowEncoder):
         self._length = min(settings.max_length, MAX_WINDOW_LENGTH)
         self._stride = settings.doc_stride or min(self._length // 2, MAX_STRIDE)
         self._room = self._length - tokenizer.num_special_tokens_to_add(is_pair=True)
-        self._counter = _counter(tokenizer)
+        self._counter = without_truncation(tokenizer)
         self._context = 1 if settings.question_first else 0
         self._strategy = "only_second" if settings.question_first else "only_first"
         self._truncating = threading.Lock()  # the tokenizer has one stride at a time
@@ -173,19 +173,23 @@ class WindowEncoder(RowEncoder):
         return allowed
 
 
-def _counter(tokenizer: Any) -> Any:
-    """Return a tokenizer for counting tokens: it shares the model (and its memory) and truncates nothing."""
+def without_truncation(tokenizer: Any) -> Any:
+    """Return a tokenizer that truncates nothing and adds no special tokens; it shares the model (and its memory)."""
     from tokenizers import Tokenizer
 
-    counter = Tokenizer(tokenizer.model)
+    plain = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
-        counter.normalizer = tokenizer.normalizer
+        plain.normalizer = tokenizer.normalizer
     if tokenizer.pre_tokenizer is not None:
-        counter.pre_tokenizer = tokenizer.pre_tokenizer
+        plain.pre_tokenizer = tokenizer.pre_tokenizer
     added = tokenizer.get_added_tokens_decoder()
-    counter.add_special_tokens([token for token in added.values() if token.special])
-    counter.add_tokens([token for token in added.values() if not token.special])
-    return counter
+    for token in (added[number] for number in sorted(added)):  # in this order, they get the same ids
+        (plain.add_special_tokens if token.special else plain.add_tokens)([token])
+    if plain.get_added_tokens_decoder().keys() != added.keys():  # the ids have gaps
+        plain = Tokenizer.from_str(tokenizer.to_str())
+        plain.no_truncation()
+        plain.post_processor = None
+    return plain
 
 
 def _word_places(window: Any, own: NDArray[np.int32], in_context: NDArray[np.bool_]) -> NDArray[np.int32]:

@@ -80,7 +80,7 @@ def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     alike = [each for each in part.published if each.record[SHARED_NET] == record[SHARED_NET]][: MIXED_ADAPTERS - 1]
     slots = np.stack([_slot(artefacts.net_folder(plan)), *(_slot(each.net) for each in alike)])
     session: Any = _session(plan, artefacts)
-    texts = reference.encoded[:MIXED_TEXTS]
+    texts = [each for each in reference.encoded if each[names.INPUT_IDS][..., 0].size == 1][:MIXED_TEXTS]  # no windows
     if not record[SKIPS_PADDING]:  # padding would be computed, and may change the last bit
         widths = [each[names.INPUT_IDS].shape[-1] for each in texts]
         most = max(set(widths), key=widths.count)
@@ -88,9 +88,10 @@ def compare_answers(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderAr
     order = np.arange(len(texts), dtype=np.int32) % len(slots)
     feed = _feed(texts, artefacts.inputs)
     mixed = session.run(None, feed | {ADAPTER: order, ADAPTERS: slots})[0]
+    window = (0,) * (plan.kind.item_rank - 1)
     for row, (text, at) in enumerate(zip(texts, order, strict=True)):
-        alone = session.run(None, _feed([text], artefacts.inputs) | {ADAPTERS: slots[at : at + 1]})[0]
-        if mixed[row][: len(alone[0])].tobytes() != alone[0].tobytes():  # values of tokens have padding behind them
+        alone = session.run(None, _feed([text], artefacts.inputs) | {ADAPTERS: slots[at : at + 1]})[0][0, *window]
+        if mixed[row, *window][: len(alone)].tobytes() != alone.tobytes():  # values of tokens have padding behind them
             raise VerificationFailed(
                 f"An answer of {plan.name} depends on the other adapters in its batch (text {row}).",
                 "Please report this.",
@@ -112,10 +113,9 @@ def _session(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Any:
 
 
 def _feed(texts: list[Tensors] | Any, inputs: tuple[str, ...]) -> dict[str, Any]:
-    """Return the inputs of the net for rows of any widths."""
+    """Return the inputs of the net for rows of any shapes."""
     flat = {name: np.concatenate([each[name].reshape(-1) for each in texts]).astype(np.int32) for name in inputs}
-    widths = np.array([[each[names.INPUT_IDS].shape[-1]] for each in texts], np.int32)
-    return flat | {names.ITEM_SHAPE: widths}
+    return flat | {names.ITEM_SHAPE: np.array([each[names.INPUT_IDS].shape[1:] for each in texts], np.int32)}
 
 
 def seal(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

@@ -57,10 +57,9 @@ def _has_tokens(plan: EncoderPlan, artefacts: EncoderArtefacts, request: Request
 
     Other requests would be refused, so the caller leaves them out.
 
-    If the tokenizer adds no special tokens, some texts have no tokens. In rows of several sequences, a question or a
-    label always has some.
+    If the tokenizer adds no special tokens, some texts have no tokens. A question or a label always has some.
     """
-    if plan.kind.takes_empty or plan.kind.item_rank > 1:
+    if plan.kind.takes_empty or TASKS[plan.kind.task].nested:
         return True
     [ids, *_] = plan.kind.expected_ids(artefacts.tokenizer, dict(request), plan.max_length)
     return artefacts.tokenizer.mask_token_id in ids if TASKS[plan.kind.task].of_masks else len(ids) > 0

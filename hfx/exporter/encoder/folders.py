@@ -19,7 +19,7 @@ from hfx.exporter.variants.variant import Net
 from hfx.local import Device
 from hfx.python_backends import deploy
 from hfx.python_backends.admission import Bound
-from hfx.python_backends.tasks import TOKENIZING
+from hfx.python_backends.tasks import TASKS
 from hfx.repository import Staging
 from hfx.repository.config_pbtxt import EnsembleStep, ModelConfig, TensorSpec, Warmup, WarmupInput
 from hfx.tasks.kinds import KIND
@@ -53,7 +53,8 @@ def write_ensemble(plan: EncoderPlan, staging: Staging, inputs: tuple[str, ...])
     kind = plan.kind
     read = {spec.name: spec.name for spec in kind.inputs}
     made = [*inputs, *(spec.name for spec in kind.token_outputs), names.TRUNCATED_TOKENS]
-    settings = {spec.name: spec.name + SETTING for spec in kind.inputs if spec.optional and spec.name not in TOKENIZING}
+    tokenizing = TASKS[kind.task].tokenizing
+    settings = {spec.name: spec.name + SETTING for spec in kind.inputs if spec.optional and spec.name not in tokenizing}
     last = tuple(spec.name for spec in kind.outputs) if kind.has_last_step else ()
     answered = [spec.name for spec in plan.net_outputs]
     made_by_net = {name: name + WHOLE if name in last else name for name in answered}
@@ -104,7 +105,9 @@ def write_tokenizer(
     write_json(version / "settings.json", settings)
     read = tuple(spec for spec in plan.kind.inputs if not spec.optional)
     optional = tuple(spec for spec in plan.kind.inputs if spec.optional)
-    given = tuple(replace(spec, optional=False) for spec in optional if spec.name not in TOKENIZING)
+    given = tuple(
+        replace(spec, optional=False) for spec in optional if spec.name not in TASKS[plan.kind.task].tokenizing
+    )
     outputs = (*token_inputs(plan, inputs), *plan.kind.token_outputs, TRUNCATED, *given)
     bound = {"max_queue_size": str(Bound.requests), "max_queue_seconds": f"{Bound.seconds:g}"}
     _write_python_config(plan, folder, (*read, *optional), outputs, (_text_warmup(plan, folder, read),), bound)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+PROMPTS: Mapping[str, type] = {"prompt_name": str, "prompt": str}  # of models that have prompts
+TOKENIZING = frozenset({*PROMPTS, "doc_stride", "stride", "long"})
+
 
 @dataclass(frozen=True)
 class Places:
@@ -24,16 +27,18 @@ class Task:
     """The inputs, options and output of a task.
 
     `inputs` are the texts of a row in the tensors' order, `required` the other inputs that a request must have.
-    `options` are the settings that a request may have, with their types. `output` is the answer, or the best part of
-    it. The module with the task's name in this folder makes the answer, unless the net does. A row of a `nested` task
-    has several sequences, in tensors [rows, sequences, width]. With `of_masks`, the net's outputs are for mask tokens
-    only.
+    `options` are the settings that a request may have, with their types; the tokenizing step reads those that are
+    `tokenizing`, and passes the others on to the last step. `output` is the answer, or the best part of it. The module
+    with the task's name in this folder makes the answer, unless the net does. Any row of a `nested` task may have
+    several sequences, in tensors [rows, sequences, width]; models of other tasks may read windows in such tensors. With
+    `of_masks`, the net's outputs are for mask tokens only.
     """
 
     output: str
     inputs: tuple[str, ...] = ("text_input",)
     required: tuple[str, ...] = ()
     options: Mapping[str, type] = field(default_factory=dict)
+    tokenizing: frozenset[str] = TOKENIZING
     nested: bool = False
     of_masks: bool = False
     places: Places | None = None
@@ -49,12 +54,9 @@ class Task:
         return (*self.texts, *self.required)
 
 
-PROMPTS: Mapping[str, type] = {"prompt_name": str, "prompt": str}  # of models that have prompts
-# Options that the tokenizing step reads; all others go through it to the last step.
-TOKENIZING = frozenset({*PROMPTS, "doc_stride"})
 TASKS: Mapping[str, Task] = {
     "text-classification": Task("label", options={"top_k": int}),
-    "token-classification": Task("entities", places=Places("offsets", -1, 2)),
+    "token-classification": Task("entities", options={"long": str, "stride": int}, places=Places("offsets", -1, 2)),
     "question-answering": Task(
         "answer",
         ("question", "context"),

@@ -107,8 +107,9 @@ Entity = dict[str, Any]
 class Postprocessor:
     """logits, input_ids, offsets, text_input -> entities.
 
-    The inputs are logits [rows, width, labels], input_ids [rows, width], offsets [rows, width, 2] (characters; -1 for
-    tokens that are not of the text), and text_input STRING [rows, 1]. The output is entities STRING [rows, 1], a JSON
+    The inputs are logits [rows, windows, width, labels], input_ids [rows, windows, width], offsets [rows, windows,
+    width, 2] (characters; -1 for tokens that are not of the text), and text_input STRING [rows, 1]; the nets of earlier
+    exports read no windows, so that their tensors lack this dimension. The output is entities STRING [rows, 1], a JSON
     list of {entity, score, start, end, word} for each row.
     """
 
@@ -132,21 +133,27 @@ class Postprocessor:
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """Return the entities of each row."""
-        rows = zip(
-            tensors["logits"], tensors["input_ids"], tensors["offsets"], tensors["text_input"][:, 0], strict=True
-        )
-        found = [[json.dumps(self.entities(*row), ensure_ascii=False)] for row in rows]
-        return {"entities": strings(found)}
+        arrays = [tensors[name] for name in ("logits", "input_ids", "offsets")]
+        if arrays[1].ndim == 2:
+            arrays = [array[:, None] for array in arrays]
+        rows = zip(*arrays, tensors["text_input"][:, 0], strict=True)
+        return {"entities": strings([[json.dumps(self.entities(*row), ensure_ascii=False)] for row in rows])}
 
     def entities(
         self, logits: NDArray[np.float32], ids: NDArray[np.int32], offsets: NDArray[np.int32], raw: bytes
     ) -> list[Entity]:
-        """Return the entities of one text: logits [width, labels], ids [width], offsets [width, 2], `raw` in UTF-8."""
+        """Return the entities of one text, in UTF-8, from its windows (the first dimension of the arrays)."""
+        text = head(raw, max(0, int(offsets.max())))
+        # NVIDIA's backend, and rows of one request, are padded to the largest number of windows.
+        windows = [at for at, places in enumerate(offsets) if places.max() >= 0]
+        entities = [each for at in windows for each in self._in_window(logits[at], ids[at], offsets[at], text)]
+        return without_overlap(entities) if len(windows) > 1 else entities
+
+    def _in_window(
+        self, logits: NDArray[np.float32], ids: NDArray[np.int32], offsets: NDArray[np.int32], text: str
+    ) -> list[Entity]:
         of_text = np.flatnonzero(offsets[:, 0] >= 0)
-        if of_text.size == 0:
-            return []
         places = offsets[of_text]
-        text = head(raw, int(places[:, 1].max()))
         scores = softmax(logits[of_text, : len(self._labels)])  # an adapter's net may have room for more labels
         tokens = Tokens(text, ids[of_text].tolist(), places.tolist(), scores)
         if self._aggregation in CHOICES:
@@ -186,6 +193,25 @@ class Postprocessor:
         parts = [self._vocabulary.word(tokens, each) for each in range(words.bounds[at], words.bounds[at + 1])]
         # With whole words, the pipeline joins the tokens of each word before it joins words.
         return self._vocabulary.join(parts) if self._aggregation in CHOICES else parts[0]
+
+
+def without_overlap(entities: Sequence[Entity]) -> list[Entity]:
+    """Return the entities of all windows of a text, by start, without those that overlap a longer or surer one.
+
+    Of entities that overlap, the pipeline keeps the longest one, and of equally long ones that with the highest score,
+    whichever window it is in.
+    """
+    kept: list[Entity] = []
+    previous: Entity | None = None
+    for entity in sorted(entities, key=lambda each: each["start"]):
+        if previous is None:
+            previous = entity
+        if previous["start"] <= entity["start"] < previous["end"]:
+            previous = max(previous, entity, key=lambda each: (each["end"] - each["start"], each["score"]))
+        else:
+            kept.append(previous)
+            previous = entity
+    return kept if previous is None else [*kept, previous]
 
 
 def _kind(label: str) -> tuple[bool, str]:

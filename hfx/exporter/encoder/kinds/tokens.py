@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 
 from hfx import names
 from hfx.errors import UsageError
+from hfx.exporter.encoder.kinds.answers import stride
 from hfx.exporter.encoder.kinds.kind import (
     Answer,
     Comparison,
     Config,
     EncoderKind,
+    Request,
     Settings,
     labels_of,
     logits_of_labels,
@@ -35,7 +37,8 @@ class Tokens(EncoderKind):
     name: ClassVar[Kind] = Kind.TOKENS
     task: ClassVar[Task] = Task.TOKEN_CLASSIFICATION
     architectures: ClassVar[tuple[str, ...]] = ("ForTokenClassification",)
-    token_outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.OFFSETS, "TYPE_INT32", (-1, 2)),)
+    item_rank: ClassVar[int] = 2
+    token_outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.OFFSETS, "TYPE_INT32", (-1, -1, 2)),)
     spells_tokens: ClassVar[bool] = True
     metric_name: ClassVar[str] = "f1"
     own_options: ClassVar[frozenset[str]] = frozenset({"aggregation"})
@@ -58,13 +61,27 @@ class Tokens(EncoderKind):
         return {**super().details(), "aggregation": self.aggregation}
 
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
-        return logits_of_labels(config, -1)
+        return logits_of_labels(config, -1, -1)
+
+    def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
+        return {"stride": stride(max_length)}
 
     def last_step_settings(self, config: Config) -> Settings:
         return {"labels": labels_of(config), "aggregation": self.aggregation}
 
     def tokenizer_settings(self, tokenizer: Any, checkpoint: Checkpoint) -> Settings:
         return {"unk_id": tokenizer.unk_token_id}
+
+    def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
+        """Return the windows over the text."""
+        ids: list[list[int]] = tokenizer(
+            request[names.TEXT_INPUT],
+            truncation=True,
+            max_length=max_length,
+            stride=stride(max_length),
+            return_overflowing_tokens=True,
+        )["input_ids"]
+        return ids
 
     def compare(self, reference: Answer, answer: Answer) -> Comparison:
         """Two answers are the same if they have the same spans with the same labels.

@@ -1,0 +1,101 @@
+"""Texts that are longer than the model: cut, refused, or read in overlapping windows.
+
+The windows are those of the tokenizers library, with which transformers' TokenClassificationPipeline (4.57) reads a
+text if it has a `stride`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .checks import NAME_LENGTH
+from .errors import ROWS_DIFFER, ContextTooLong, InvalidInput
+from .inputs import Tensors, column, decoded
+from .settings import Settings
+from .windows import CONTEXT_BYTES, CONTEXT_TOKENS, REQUEST_TOKENS, without_truncation
+
+LONG, STRIDE, TEXT = "long", "stride", "text_input"
+CUT, REFUSED = "truncate", "error"  # values of `long`; all others mean windows
+# The values of `long` of each task whose models may read windows; the first one is the default.
+WAYS: Mapping[str, tuple[str, ...]] = {"token-classification": ("chunk", CUT, REFUSED)}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a long text is read: the value of `long`, the tokens that two windows share, the most tokens of all windows.
+
+    A window counts as `max_length` tokens.
+    """
+
+    long: str = CUT
+    stride: int = 0
+    most: int = CONTEXT_TOKENS
+
+    @property
+    def in_windows(self) -> bool:
+        """Whether a long text is read in windows."""
+        return self.long not in (CUT, REFUSED)
+
+
+AS_BEFORE = Reading()  # of models that read no windows
+
+
+def has_windows(settings: Settings, tensors: Tensors, parameters: str) -> bool:
+    """Return whether a request's long texts may be read in windows, which have all of their tokens.
+
+    `parameters` are the request's, in JSON.
+    """
+    if settings.stride is None:
+        return settings.task == "question-answering"
+    return Reading(WAYS[settings.task][0]).in_windows or LONG in tensors or f'"{LONG}"' in parameters
+
+
+class Windows:
+    """Makes the windows of long texts, for any number of threads. `tokenizer` is a tokenizers.Tokenizer."""
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self._ways = WAYS[settings.task]
+        self._stride = settings.stride or 0
+        self._length = settings.max_length
+        self._side = settings.truncation_side
+        self._special = tokenizer  # adds the special tokens
+        self._plain = without_truncation(tokenizer)
+        self._room = self._length - tokenizer.num_special_tokens_to_add(is_pair=False)
+
+    def readings(self, tensors: Tensors, rows: int) -> list[Reading]:
+        """Return how the text of each row of a request is read. Raises InvalidInput for invalid settings."""
+        most = min(CONTEXT_TOKENS, REQUEST_TOKENS // max(1, rows))
+        ways = [text.decode(errors="replace") for text in column(LONG, tensors)] if LONG in tensors else []
+        strides = tensors[STRIDE].ravel().tolist() if STRIDE in tensors else []
+        for name, values in ((LONG, ways), (STRIDE, strides)):
+            if name in tensors and len(values) != rows:
+                raise InvalidInput(ROWS_DIFFER % (TEXT, rows, name, len(values)))
+        ways, strides = ways or [self._ways[0]] * rows, strides or [self._stride] * rows
+        return [self._checked(Reading(long, stride, most)) for long, stride in zip(ways, strides, strict=True)]
+
+    def _checked(self, reading: Reading) -> Reading:
+        if reading.long not in self._ways:
+            raise InvalidInput(f"{LONG} is {reading.long[:NAME_LENGTH]!r}; it must be {' or '.join(self._ways)}")
+        if not 0 <= reading.stride < self._room:
+            raise InvalidInput(f"{STRIDE} is {reading.stride}; windows may share 0 to {self._room - 1} tokens")
+        return reading
+
+    def encodings(self, raw: bytes, reading: Reading) -> list[Any]:
+        """Return a tokenizers.Encoding for each window over the text `raw`. Raises ContextTooLong, InvalidInput."""
+        if len(raw) > CONTEXT_BYTES:
+            raise ContextTooLong(TEXT, len(raw), "bytes", CONTEXT_BYTES)
+        whole = self._plain.encode(decoded(TEXT, raw), add_special_tokens=False)
+        windows = 1 + max(0, -((self._room - len(whole)) // (self._room - reading.stride)))
+        if windows > 1 and windows * self._length > reading.most:
+            raise ContextTooLong(TEXT, windows * self._length, "tokens in its windows", reading.most)
+        whole.truncate(self._room, reading.stride, self._side)
+        first = self._special.post_process(whole)
+        return [first, *first.overflowing]
+
+
+def refuse_cut(reading: Reading, dropped: int, length: int) -> None:
+    """Raise ContextTooLong if `dropped` tokens of a text were cut off behind `length` that the model reads."""
+    if dropped and reading.long == REFUSED:
+        raise ContextTooLong(TEXT, length + dropped, "tokens or more", length)
