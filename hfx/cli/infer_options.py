@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """The settings of encoders. `top_k` is also a setting of sampling."""
+    """The settings of encoders. `top_k` and `long` are also settings of generators."""
 
     PANEL: ClassVar[str] = "Classification and question answering"
 
@@ -36,6 +36,12 @@ class EncoderOptions:
     )
     context: str | None = option(None, "Question answering: text that contains the answer.")
     max_answer_len: int | None = option(None, "Question answering: most tokens of an answer.")
+    long: Literal["truncate", "chunk", "error", "mean", "max"] | None = option(
+        None,
+        "Texts longer than the model: cut them (truncate), refuse them (error), or read all of them, in parts (chunk: "
+        "token classification, generation).",
+    )
+    stride: int | None = option(None, "Classification: tokens that two windows over a long text share.")
     doc_stride: int | None = option(
         None,
         "Question answering: tokens that two windows over a long context share.",

@@ -133,4 +133,6 @@ def _whole_text(task: Task) -> str:
         return "Give a shorter text; `--long error` refuses such texts instead."
     if task in GENERATION_TASKS:
         return "`--long chunk` reads all of it."
+    if task is Task.TOKEN_CLASSIFICATION:
+        return "`--long chunk` reads all of it, unless the model was exported by an earlier version."
     return "Divide it to have all of it read."

@@ -45,6 +45,13 @@ class AnswerSettings(TypedDict, total=False):
     handle_impossible_answer: Flag
 
 
+class LongTexts(TypedDict, total=False):
+    """How a text that is longer than the model is read: `long`, and the tokens that two windows share (`stride`)."""
+
+    long: Word
+    stride: Count
+
+
 GENERATED = (names.TEXT_OUTPUT, names.FINISH_REASON, names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 
 
@@ -75,9 +82,10 @@ def classify(name: str, top_k: Count) -> Callable[[str], Call[results.Classifica
     return lambda text: Call(name, _text(text) | options, results.decode_classification, (names.LABEL, names.SCORE))
 
 
-def label_tokens(name: str) -> Callable[[str], Call[results.Entities]]:
+def label_tokens(name: str, long: Word = None, stride: Count = None) -> Callable[[str], Call[results.Entities]]:
     """Return a function that makes the call to find a text's entities."""
-    return lambda text: Call(name, _text(text), results.decode_entities, (names.ENTITIES,))
+    options = _long(long, stride)
+    return lambda text: Call(name, _text(text) | options, results.decode_entities, (names.ENTITIES,))
 
 
 def fill_mask(name: str, top_k: Count, targets: Texts | None) -> Callable[[str], Call[results.Fills]]:
@@ -276,6 +284,11 @@ def _text(text: str) -> dict[str, list[Any]]:
 def _prompts(prompt_name: Word, prompt: Word) -> dict[str, list[Any]]:
     given = {names.PROMPT_NAME: prompt_name, names.PROMPT: prompt}
     return {name: [check_text(value, name)] for name, value in given.items() if value is not None}
+
+
+def _long(long: Word, stride: Count) -> dict[str, list[Any]]:
+    chosen = {} if long is None else {names.LONG: [check_text(long, names.LONG)]}
+    return {**chosen, **_count(names.STRIDE, stride, least=0)}
 
 
 def _count(name: str, count: Count, least: int = 1) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from hfx.client import calls
 from hfx.client.base import BlockingBase
-from hfx.client.calls import AnswerSettings, Call, Count, Flag, Many, Preset, Seconds, Texts, Word
+from hfx.client.calls import AnswerSettings, Call, Count, Flag, LongTexts, Many, Preset, Seconds, Texts, Word
 from hfx.client.results import Answer, Classification, Entities, Fills, Generation, Rank, best_first
 from hfx.client.settings import Settings, merged
 from hfx.client.streams import TextStream
@@ -83,12 +83,19 @@ class Client(BlockingBase):
         return self._call(calls.classify(name, top_k), texts, timeout)
 
     @overload
-    def label_tokens(self, name: str, texts: str, *, timeout: Seconds = None) -> Entities: ...
+    def label_tokens(
+        self, name: str, texts: str, *, timeout: Seconds = None, **reading: Unpack[LongTexts]
+    ) -> Entities: ...
     @overload
-    def label_tokens(self, name: str, texts: Many, *, timeout: Seconds = None) -> list[Entities]: ...
-    def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None) -> Any:
-        """Return the entities of each text."""
-        return self._call(calls.label_tokens(name), texts, timeout)
+    def label_tokens(
+        self, name: str, texts: Many, *, timeout: Seconds = None, **reading: Unpack[LongTexts]
+    ) -> list[Entities]: ...
+    def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None, **reading: Unpack[LongTexts]) -> Any:
+        """Return the entities of each text. A text that is longer than the model is read in windows.
+
+        Two windows share `stride` tokens. If `long` is truncate, such a text is cut; if it is error, it is refused.
+        """
+        return self._call(calls.label_tokens(name, **reading), texts, timeout)
 
     @overload
     def fill_mask(

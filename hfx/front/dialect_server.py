@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hfx.front.idle import IdleModels
 
 PARAMETER = re.compile(r"{(\w+)}")
+TRUNCATED = b"x-hfx-truncated-tokens"  # the header with the tokens, at least, that were cut off all texts of a request
 STREAM_HEAD: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
@@ -108,6 +109,8 @@ class DialectServer:
         dialect_request = DialectRequest(target.model, content, name, most, self._files, inference)
         try:
             answer = await target.route.handler(dialect_request)
+            if inference.truncated_tokens:
+                response.headers.append((TRUNCATED, b"%d" % inference.truncated_tokens))
             if isinstance(answer, Document):
                 await response.document(answer.body, answer.headers)
             elif isinstance(answer, AsyncGenerator):

@@ -29,6 +29,7 @@ from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
 from hfx.metadata import Values, check_outputs, check_values
 from hfx.names import GENERATION_TASKS, TEXT_INPUT
 from hfx.python_backends.engine.generation_settings import SETTINGS
+from hfx.python_backends.errors import TOO_LONG
 from hfx.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 READ = {TEXT_INPUT, names.QUERY, names.QUESTION, names.CONTEXT}  # the inputs whose texts a model reads
 MANY = 32  # values; a request with as many or more is ended in Triton if its client disconnects
+ALONE = 1024  # characters; a longer text that may be read in windows is a request of its own
 PARALLEL = 32  # requests to Triton at a time for one request of a client
 EVENT_END = b"\n\n"
 CLOSE = (b"connection", b"close")
@@ -53,7 +55,8 @@ class Inference:
     tokens of each request are counted with the tokenizers in `files`, and taken from the caller's allowance before the
     request is sent. `held` is the total that was taken. `model` is the name of the model that was called last.
     `input_tokens` and `output_tokens` count the tokens so far, of generated texts and of other texts that were counted.
-    `names` are the caller's names of fields by hfx's own names, for the refusals of models.
+    `names` are the caller's names of fields by hfx's own names, for the refusals of models. `truncated_tokens` counts
+    the tokens, at least, that models have cut off the texts so far; the field `uncut` (empty: none) forbids that.
     """
 
     upstream: Upstream
@@ -67,6 +70,8 @@ class Inference:
     input_tokens: int = 0
     output_tokens: int = 0
     held: int = 0
+    truncated_tokens: int = 0
+    uncut: str = ""
 
     def has_left(self) -> bool:
         """Return whether the client has closed its connection."""
@@ -80,8 +85,10 @@ class Inference:
         self.model = model.name
         if self.caller.tokens is not None:
             self.input_tokens += await self._hold(model, [call.values for call in requests])
-        batches = [requests[start : start + model.batch] for start in range(0, len(requests), model.batch)]
-        results = await in_order([self._batch(model, batch) for batch in batches])
+        results = await in_order([self._batch(model, batch) for batch in _batches(model, requests)])
+        if self.uncut and self.truncated_tokens:
+            message = f"The texts have {self.truncated_tokens} tokens more than the model reads. Send less, or allow"
+            raise Refusal(413, f"{message} {self.uncut}.", param=self.uncut, reason=TOO_LONG.name)
         return [result for batch in results for result in batch]
 
     async def generate(self, model: ServedModel, text: str, settings: GenerationSettings) -> Generation:
@@ -92,6 +99,7 @@ class Inference:
         if connection.status != OK:
             raise self._failure(connection, body)
         generation = call.decode(self._event(body, model))
+        self.truncated_tokens += generation.truncated_tokens
         self.input_tokens += generation.input_tokens
         self.output_tokens += generation.output_tokens
         return generation
@@ -167,6 +175,8 @@ class Inference:
             raise self._failure(connection, content)
         received = {name.decode(): value.decode() for name, value in connection.headers}
         outputs = tensors.decode_infer(content, received)
+        if names.TRUNCATED_TOKENS in outputs:
+            self.truncated_tokens += int(outputs[names.TRUNCATED_TOKENS].sum())
         return [
             call.decode({name: array[row : row + 1] for name, array in outputs.items()})
             for row, call in enumerate(batch)
@@ -204,6 +214,23 @@ class Inference:
             await fetch(self.upstream, "POST", f"{engine}/generate", body)
 
         _in_background(send())
+
+
+def _batches(model: ServedModel, requests: Sequence[Call[Result]]) -> list[list[Call[Result]]]:
+    """Divide calls into requests to Triton, in order.
+
+    The rows of a request are padded to the largest number of windows, so that a text of many windows is alone.
+    """
+    batches: list[list[Call[Result]]] = []
+    was_alone = True
+    for call in requests:
+        has_windows = names.LONG in call.values or model.task is names.Task.TOKEN_CLASSIFICATION
+        is_alone = has_windows and len(str(call.values[TEXT_INPUT][0])) > ALONE
+        if is_alone or was_alone or len(batches[-1]) == model.batch:
+            batches.append([])
+        batches[-1].append(call)
+        was_alone = is_alone
+    return batches
 
 
 def request_name() -> str:

@@ -191,7 +191,7 @@ def _text_lines(answer: Answer) -> list[str]:
 
 def _generator(column: str, text: str) -> TaskView:
     return TaskView(
-        tasks.Task(names.TEXT_OUTPUT, options={names.TOP_K: int}),
+        tasks.Task(names.TEXT_OUTPUT, options={names.TOP_K: int, names.LONG: str}),
         lines=_text_lines,
         columns=lambda labels: (Column(column, "text", lambda answer: answer[names.TEXT_OUTPUT]),),
         form=(text_field(text),),

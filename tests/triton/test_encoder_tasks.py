@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from hfx.client import Client
+from hfx.client.calls import LongTexts
+from hfx.local.encoder import LocalModel
 from hfx.repository.catalog import model as read_model
 from hfx.triton import EmbeddedServer
 from tests import zoo
@@ -81,6 +85,25 @@ def test_entities_equal_the_pipeline(client: Client, pipe: Pipe) -> None:
         assert found == [(row["entity_group"], row["start"], row["end"], row["word"]) for row in rows]
         scores = [float(row["score"]) for row in rows]
         assert [e.score for e in answer.entities] == pytest.approx(scores, abs=SCORE_TOLERANCE)
+
+
+@pytest.mark.parametrize(("stride", "texts"), [(None, 12), (None, 60), (0, 25), (100, 25)])
+def test_entities_of_a_long_text_equal_the_pipelines_with_the_same_stride(
+    stride: int | None, texts: int, client: Client, pipe: Pipe, repository: Path
+) -> None:
+    text = " ".join(example.text for example in zoo.heldout("entities", texts))
+    options = {"aggregation_strategy": "simple", "stride": 64 if stride is None else stride}  # 64: half of a window
+    expected = [
+        (row["entity_group"], row["start"], row["end"], row["word"], pytest.approx(row["score"], abs=SCORE_TOLERANCE))
+        for row in pipe("token-classification", "entities-bert", **options)(text)
+    ]
+    reading: LongTexts = {} if stride is None else {"stride": stride}
+    answer = client.label_tokens("entities-fp32", text, **reading)
+    assert [(e.entity, e.start, e.end, e.word, e.score) for e in answer.entities] == expected
+    assert answer.truncated_tokens == 0
+    settings = {} if stride is None else {"stride": stride}
+    local = LocalModel.open(repository, "entities-fp32").infer({"text_input": text, **settings})
+    assert json.loads(local["entities"]) == [asdict(entity) for entity in answer.entities]
 
 
 def test_answers_equal_the_pipeline_over_windows(client: Client) -> None:

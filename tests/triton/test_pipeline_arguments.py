@@ -13,7 +13,9 @@ from tests.rigs.clients.dialect_calls import API_KEY, EXACT, RANKER, TALKER, cal
 from tests.rigs.servers.serve_process import ServeProcess
 
 pytestmark = pytest.mark.triton
+TRUNCATED = "x-hfx-truncated-tokens"
 TEXT = "The garden was lovely, but Anna went to Oslo by train."
+LONG_TEXT = f"{TEXT} " * 40
 INPUTS: dict[str, Any] = {
     "sentiment-fp32": TEXT,
     "entities-fp32": TEXT,
@@ -54,13 +56,16 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("sentiment-fp32", {"truncation": False}, "truncation is false, which is not supported. Send true or"),
+    ("sentiment-fp32", {"truncation": "only_second"}, "truncation is 'only_second'"),
     ("sentiment-fp32", {"max_length": 16}, "max_length is 16. Send"),
     ("sentiment-fp32", {"doc_stride": 16}, "doc_stride is no parameter of this text-classification model."),
     ("sentiment-fp32", {"max_question_len": 64}, "max_question_len is no parameter"),
     ("sentiment-fp32", {"batch_size": -1}, "batch_size is -1"),
     ("sentiment-fp32", {"return_all_scores": "yes"}, "return_all_scores"),
-    ("entities-fp32", {"stride": 16}, "stride is no parameter"),
+    ("entities-fp32", {"stride": 128}, "stride is 128"),
+    ("entities-fp32", {"stride": -1}, "stride is -1"),
+    ("entities-fp32", {"long": "mean"}, "long is 'mean'"),
+    ("nli-fp32", {"stride": 16}, "stride is no parameter"),
     (
         "entities-fp32",
         {"grouped_entities": False},
@@ -114,6 +119,54 @@ def test_unsupported_arguments_are_refused_by_name(
 def test_return_all_scores_false_gives_the_best_label_only(dialects: ServeProcess) -> None:
     best = answer(dialects, "sentiment-fp32", {"top_k": 1})
     assert answer(dialects, "sentiment-fp32", {"return_all_scores": False}) == best
+
+
+CUT_BY_DEFAULT: dict[str, Any] = {
+    "sentiment-fp32": LONG_TEXT,
+    "nli-fp32": LONG_TEXT,
+    "similar-int8": LONG_TEXT,
+    RANKER: {"query": "Where?", "texts": [LONG_TEXT]},
+}
+
+
+@pytest.mark.parametrize("model", CUT_BY_DEFAULT)
+def test_an_answer_says_how_many_tokens_were_cut_and_truncation_false_is_refused(
+    model: str, dialects: ServeProcess
+) -> None:
+    parameters = NEEDED.get(model, {})
+    body = {"inputs": CUT_BY_DEFAULT[model], "parameters": parameters}
+    status, headers, _ = call(dialects, f"/models/{model}", body)
+    assert status == 200 and int(headers[TRUNCATED]) > 0
+    status, headers, refusal = call(
+        dialects, f"/models/{model}", body | {"parameters": {**parameters, "truncation": False}}
+    )
+    assert status == 413 and "truncation" in refusal["error"]
+    short = {"inputs": INPUTS[model], "parameters": {**parameters, "truncation": False}}
+    status, headers, _ = call(dialects, f"/models/{model}", short)
+    assert status == 200 and TRUNCATED not in headers
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "is_cut"),
+    [
+        ({}, 200, False),
+        ({"truncation": False}, 200, False),
+        ({"truncation": True, "stride": 9}, 200, False),
+        ({"truncation": True}, 200, True),
+        ({"long": "truncate"}, 200, True),
+        ({"long": "truncate", "truncation": False}, 413, None),
+        ({"long": "error"}, 413, None),
+    ],
+)
+def test_token_classification_reads_all_of_a_long_text_unless_it_is_to_be_cut(
+    parameters: dict[str, Any], status: int, is_cut: bool | None, dialects: ServeProcess
+) -> None:
+    body = {"inputs": [LONG_TEXT, TEXT], "parameters": parameters}
+    found, headers, rows = call(dialects, "/models/entities-fp32", body)
+    assert found == status
+    if is_cut is not None:
+        ends_late = any(each["end"] > 0.9 * len(LONG_TEXT) for each in rows[0])
+        assert ((TRUNCATED in headers), ends_late) == (is_cut, not is_cut)
 
 
 def test_a_generator_cuts_a_long_text_where_truncation_is_sent(dialects: ServeProcess) -> None:

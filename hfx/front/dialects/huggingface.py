@@ -63,7 +63,7 @@ def _labels(result: results.Classification) -> list[dict[str, Any]]:
 
 
 async def _label_tokens(inputs: pipelines.Inputs) -> Any:
-    inputs.check_parameters("aggregation_strategy", "ignore_labels", "grouped_entities")
+    inputs.check_parameters("aggregation_strategy", "ignore_labels", "grouped_entities", "long", "stride")
     aggregation = inputs.request.files.settings(inputs.model)["aggregation"]
     inputs.check_equal("aggregation_strategy", aggregation)
     if "grouped_entities" in inputs.parameters:
@@ -78,7 +78,7 @@ async def _label_tokens(inputs: pipelines.Inputs) -> Any:
             {label: each.entity, "score": each.score, "word": each.word, "start": each.start, "end": each.end}
             for each in result.entities
         ]
-        for result in await inputs.results(calls.label_tokens(inputs.model.name))
+        for result in await inputs.results(calls.label_tokens(inputs.model.name, **inputs.reading))
     ]
     return rows if inputs.is_list else rows[0]
 
@@ -173,6 +173,7 @@ PARAMETERS: Mapping[str, Any] = {
     "top_k": int,
     "function_to_apply": str,
     "aggregation_strategy": str,
+    "stride": int,
     "targets": str | list[str],
     "max_answer_len": int,
     "doc_stride": int,

@@ -28,7 +28,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "rank_fields": (["text"],),
     "relevant_spans": ({"enabled": False},),
     "return_embeddings": (False,),
-    "truncation": (True,),
+    "truncation": (True, False),
     "truncation_side": ("right",),
 }
 # Numbers of tokens at which texts are cut, with the value that means the model's own number.
@@ -66,6 +66,8 @@ async def reranker(request: DialectRequest, fields: Fields, *tasks: Task) -> Ser
 def check_shared(request: DialectRequest, model: ServedModel, fields: Fields) -> None:
     """Raise Refusal (400) for a shared field whose value requests something that hfx does not do."""
     fields.refuse_unsupported(NEUTRAL)
+    if fields.get("truncation") is False:
+        request.inference.uncut = "truncation"
     for name, whole in CUTS.items():
         if fields.get(name) not in (None, whole) or fields.get(name) is False:
             read = request.files.text_settings(model)["max_length"]

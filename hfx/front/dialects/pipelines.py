@@ -1,7 +1,8 @@
 """Requests as transformers' pipelines get them, and keyword arguments of pipelines that do not change hfx's answers.
 
 Hugging Face's API and SageMaker's toolkit pass `parameters` to a pipeline unchanged. The arguments in the tables are
-accepted with the values that describe what hfx does anyway: texts that are too long are cut, and padding has no effect.
+accepted with the values that describe what hfx does anyway: padding has no effect, and texts that are too long are cut.
+With `truncation: false`, a request with such a text is refused.
 Source: the pipelines of transformers 4.57.
 """
 
@@ -11,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hfx.client.calls import AnswerSettings, Call
+from hfx.client.calls import AnswerSettings, Call, LongTexts
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import DialectRequest
 from hfx.front.fields import Fields, check_count
 from hfx.front.refusals import invalid
 from hfx.metadata import INT32_MAX
-from hfx.names import Task
+from hfx.names import LONG, Task
 from hfx.python_backends.tasks.question_answering import MOST_TOP_K
 
 Result = TypeVar("Result")
@@ -26,7 +27,8 @@ TOP = {"inputs", "parameters", "options", "stream"}
 ALL_LABELS = INT32_MAX  # as `top_k`
 COUNTS = ("batch_size", "num_workers")  # these change only the speed
 QUESTION_COUNTS = ("max_question_len",)  # the pipeline, too, ignores this with a fast tokenizer
-CUT: Values = {"truncation": (True, "longest_first", "only_first")}
+CUTTING, WHOLE = (True, "longest_first", "only_first"), (False, "do_not_truncate")  # values of `truncation`
+CUT: Values = {"truncation": (*CUTTING, *WHOLE)}
 PADDED: Values = {"padding": (True, False, "longest", "max_length", "do_not_pad"), "return_tensors": (False,)}
 ARGUMENTS: Mapping[Task, Values] = {
     Task.TEXT_CLASSIFICATION: {**CUT, **PADDED},
@@ -92,6 +94,17 @@ class Inputs:
         return Fields(inputs=self.inputs).texts("inputs")
 
     @property
+    def reading(self) -> LongTexts:
+        """The settings of long texts. A caller who sends `truncation` and none of them wants them cut."""
+        settings: LongTexts = {}
+        if "stride" in self.parameters:
+            settings["stride"] = self.parameters.number("stride", 0, low=0)
+        if "long" in self.parameters:
+            settings["long"] = self.parameters.text("long")
+        cut = self.parameters.get("truncation") in CUTTING and LONG in self.model.metadata.input_types
+        return settings or ({"long": "truncate"} if cut else {})
+
+    @property
     def questions(self) -> list[tuple[str, str]]:
         """The inputs as pairs of a question and a context. Raises Refusal (400, 413) if they are none."""
         pairs = self.inputs if self.is_list and self.inputs else [self.inputs]
@@ -108,6 +121,8 @@ class Inputs:
         counts = (*COUNTS, *QUESTION_COUNTS) if task is Task.QUESTION_ANSWERING else COUNTS
         check_counts(parameters, counts)
         parameters.refuse_unsupported(ARGUMENTS[task])
+        if parameters.get("truncation") in WHOLE:
+            self.request.inference.uncut = "truncation"
         for name in [name for name in exported if name in parameters]:
             value = self.request.files.text_settings(self.model).get(exported[name])
             if parameters[name] != value:
