@@ -38,8 +38,8 @@ class EncoderOptions:
     max_answer_len: int | None = option(None, "Question answering: most tokens of an answer.")
     long: Literal["truncate", "chunk", "error", "mean", "max"] | None = option(
         None,
-        "Texts longer than the model: cut them (truncate), refuse them (error), or read all of them, in parts (chunk: "
-        "token classification, generation).",
+        "Texts longer than the model: cut them (truncate), refuse them (error), or read all of them in parts. "
+        "Classification joins the scores (mean, max); token classification and generation the answers (chunk).",
     )
     stride: int | None = option(None, "Classification: tokens that two windows over a long text share.")
     doc_stride: int | None = option(

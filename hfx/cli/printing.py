@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hfx.answering import Piece
 
 Result = Mapping[str, Any]
+LONG = {Task.TOKEN_CLASSIFICATION: "chunk", Task.TEXT_CLASSIFICATION: "mean"}
 Outcomes = Iterable[tuple[Entry, Result | HfxError]]
 
 
@@ -133,6 +134,6 @@ def _whole_text(task: Task) -> str:
         return "Give a shorter text; `--long error` refuses such texts instead."
     if task in GENERATION_TASKS:
         return "`--long chunk` reads all of it."
-    if task is Task.TOKEN_CLASSIFICATION:
-        return "`--long chunk` reads all of it, unless the model was exported by an earlier version."
+    if task in LONG:
+        return f"`--long {LONG[task]}` reads all of it, unless the model was exported by an earlier version."
     return "Divide it to have all of it read."

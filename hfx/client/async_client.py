@@ -63,15 +63,21 @@ class AsyncClient(AsyncBase):
 
     @overload
     async def classify(
-        self, name: str, texts: str, *, top_k: Count = None, timeout: Seconds = None
+        self, name: str, texts: str, *, top_k: Count = None, timeout: Seconds = None, **reading: Unpack[LongTexts]
     ) -> Classification: ...
     @overload
     async def classify(
-        self, name: str, texts: Many, *, top_k: Count = None, timeout: Seconds = None
+        self, name: str, texts: Many, *, top_k: Count = None, timeout: Seconds = None, **reading: Unpack[LongTexts]
     ) -> list[Classification]: ...
-    async def classify(self, name: str, texts: Texts, *, top_k: Count = None, timeout: Seconds = None) -> Any:
-        """Return the best `top_k` labels of each text (default: the model's own number)."""
-        return await self._call(calls.classify(name, top_k), texts, timeout)
+    async def classify(
+        self, name: str, texts: Texts, *, top_k: Count = None, timeout: Seconds = None, **reading: Unpack[LongTexts]
+    ) -> Any:
+        """Return the best `top_k` labels of each text (default: the model's own number).
+
+        A text that is longer than the model is cut; if `long` is error, it is refused. If `long` is mean or max, it is
+        read in windows that share `stride` tokens, and a label has the mean or the largest of its scores.
+        """
+        return await self._call(calls.classify(name, top_k, **reading), texts, timeout)
 
     @overload
     async def label_tokens(

@@ -76,9 +76,11 @@ class Call(Generic[Result]):
             raise ServerError(f"The answer of the model {self.model!r} can't be read: {error!r}.") from error
 
 
-def classify(name: str, top_k: Count) -> Callable[[str], Call[results.Classification]]:
+def classify(
+    name: str, top_k: Count, long: Word = None, stride: Count = None
+) -> Callable[[str], Call[results.Classification]]:
     """Return a function that makes the call to classify a text."""
-    options = _count(names.TOP_K, top_k)
+    options = {**_count(names.TOP_K, top_k), **_long(long, stride)}
     return lambda text: Call(name, _text(text) | options, results.decode_classification, (names.LABEL, names.SCORE))
 
 

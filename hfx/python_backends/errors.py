@@ -65,6 +65,11 @@ HAS_NO_STRINGS = "%s is empty: send at least one string"
 HAS_NO_TOKENS = "%s has no tokens"
 PAIR_HAS_NO_TOKENS = "%s and %s have no tokens"
 HAS_TOO_MANY_BYTES = "%s has %lu bytes; at most %lu can be taken"
+IS_NO_WAY = "%s is '%s'; it must be %s"
+WINDOWS_SHARE = "%s is %ld; windows may share 0 to %lu tokens"
+HAS_NO_WINDOWS = "%s is %ld, but long texts are not read in windows: long is %s"
+IS_TOO_LONG = "%s is too long: it has %lu %s, above the limit of %lu"
+TO_DIVIDE = "Divide it, or send fewer rows at a time"
 IS_HUGE = "%s has %lu bytes, above the limit of %lu. Divide the text"
 HAS_NO_PROMPTS = "%s can't be taken: the model has no prompts"
 BOTH_ARE_SENT = "%s and %s are sent: send one of them"
@@ -165,10 +170,7 @@ class ContextTooLong(EngineError):
     reason = CONTEXT_TOO_LONG
 
     def __init__(self, field: str, size: int, what: str, most: int) -> None:
-        super().__init__(
-            f"{field} is too long: it has {size} {what}, above the limit of {most}",
-            "Divide it, or send fewer rows at a time",
-        )
+        super().__init__(IS_TOO_LONG % (field, size, what, most), TO_DIVIDE)
 
 
 class QueueFull(EngineError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .checks import NAME_LENGTH
-from .errors import ROWS_DIFFER, ContextTooLong, InvalidInput
+from .errors import HAS_NO_WINDOWS, IS_NO_WAY, ROWS_DIFFER, WINDOWS_SHARE, ContextTooLong, InvalidInput
 from .inputs import Tensors, column, decoded
 from .settings import Settings
 from .windows import CONTEXT_BYTES, CONTEXT_TOKENS, REQUEST_TOKENS, without_truncation
@@ -19,7 +19,10 @@ from .windows import CONTEXT_BYTES, CONTEXT_TOKENS, REQUEST_TOKENS, without_trun
 LONG, STRIDE, TEXT = "long", "stride", "text_input"
 CUT, REFUSED = "truncate", "error"  # values of `long`; all others mean windows
 # The values of `long` of each task whose models may read windows; the first one is the default.
-WAYS: Mapping[str, tuple[str, ...]] = {"token-classification": ("chunk", CUT, REFUSED)}
+WAYS: Mapping[str, tuple[str, ...]] = {
+    "text-classification": (CUT, "mean", "max", REFUSED),
+    "token-classification": ("chunk", CUT, REFUSED),
+}
 
 
 @dataclass(frozen=True)
@@ -67,20 +70,24 @@ class Windows:
     def readings(self, tensors: Tensors, rows: int) -> list[Reading]:
         """Return how the text of each row of a request is read. Raises InvalidInput for invalid settings."""
         most = min(CONTEXT_TOKENS, REQUEST_TOKENS // max(1, rows))
-        ways = [text.decode(errors="replace") for text in column(LONG, tensors)] if LONG in tensors else []
+        ways = [decoded(LONG, text) for text in column(LONG, tensors)] if LONG in tensors else []
         strides = tensors[STRIDE].ravel().tolist() if STRIDE in tensors else []
         for name, values in ((LONG, ways), (STRIDE, strides)):
             if name in tensors and len(values) != rows:
                 raise InvalidInput(ROWS_DIFFER % (TEXT, rows, name, len(values)))
         ways, strides = ways or [self._ways[0]] * rows, strides or [self._stride] * rows
-        return [self._checked(Reading(long, stride, most)) for long, stride in zip(ways, strides, strict=True)]
+        read = [Reading(long, stride, most) for long, stride in zip(ways, strides, strict=True)]
+        for reading in read:
+            self._check(reading, STRIDE in tensors)
+        return read
 
-    def _checked(self, reading: Reading) -> Reading:
+    def _check(self, reading: Reading, has_stride: bool) -> None:
         if reading.long not in self._ways:
-            raise InvalidInput(f"{LONG} is {reading.long[:NAME_LENGTH]!r}; it must be {' or '.join(self._ways)}")
+            raise InvalidInput(IS_NO_WAY % (LONG, reading.long[:NAME_LENGTH], " or ".join(self._ways)))
         if not 0 <= reading.stride < self._room:
-            raise InvalidInput(f"{STRIDE} is {reading.stride}; windows may share 0 to {self._room - 1} tokens")
-        return reading
+            raise InvalidInput(WINDOWS_SHARE % (STRIDE, reading.stride, self._room - 1))
+        if has_stride and not reading.in_windows:
+            raise InvalidInput(HAS_NO_WINDOWS % (STRIDE, reading.stride, reading.long))
 
     def encodings(self, raw: bytes, reading: Reading) -> list[Any]:
         """Return a tokenizers.Encoding for each window over the text `raw`. Raises ContextTooLong, InvalidInput."""

@@ -84,8 +84,9 @@ def tensors(requests: Many[Many[Row]], settings: Settings) -> list[dict[str, NDA
 
     input_ids, attention_mask and, if the net takes it, token_type_ids: [rows, width], or [rows, sequences, width]
     (windows; zero-shot: labels; rows with fewer sequences get sequences whose mask is zero).
-    truncated_tokens: [rows, 1]. token-classification: offsets [rows, sequences, width, 2], -1 for special and padding
-    tokens.
+    truncated_tokens: [rows, 1]. text-classification in windows: window_tokens [rows, sequences]: the tokens of each
+    window, 0 where a row has none. token-classification: offsets [rows, sequences, width, 2], -1 for special and
+    padding tokens.
     question-answering: spans [rows, sequences, width, 4]: a token's own characters (-1 where no answer may start or
     end, -2 for padding), followed by the characters of its word (-1 where there is none).
     Requests of one shape get parts of the same arrays: 64 texts of 19 tokens take 0.21 ms this way, and 0.38 ms one by
@@ -131,5 +132,10 @@ def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[s
                 places[i, j, :length] = sequence.places
     if not settings.nested:
         arrays = {name: array[:, 0] for name, array in arrays.items()}
+    elif settings.task == "text-classification":
+        # Some classifiers can't take a sequence whose mask is zero.
+        mask[:, :, 0] = np.maximum(mask[:, :, 0], 1)
+        counts = [[len(sequence.ids) for sequence in row.sequences] for row in rows]
+        arrays["window_tokens"] = np.array([row + [0] * (count - len(row)) for row in counts], np.int32)
     arrays["truncated_tokens"] = np.array([[row.truncated_tokens] for row in rows], np.int32)
     return arrays

@@ -55,7 +55,6 @@ class TritonPythonModel:
         """Open the tokenizer of the version folder."""
         folder = Path(args["model_repository"])
         self.encoder = open_encoder(folder / args["model_version"])
-        self.tokenizing = TASKS[self.encoder.settings.task].tokenizing
         config = json.loads(args["model_config"])
         optional = [each for each in config["input"] if each.get("optional")]
         self.settings = {each["name"]: pb.triton_string_to_numpy(each["data_type"]) for each in optional}
@@ -89,6 +88,11 @@ class TritonPythonModel:
         for request, arrays, tokens in large:
             self._take(request, arrays, tokens, now)
         return None
+
+    @property
+    def tokenizing(self) -> frozenset[str]:
+        """The settings that this step reads, and does not pass on."""
+        return TASKS[self.encoder.settings.task].tokenizing
 
     def finalize(self) -> None:
         """Stop the threads of large requests; Triton has no open request by now."""

@@ -38,8 +38,9 @@ MAX_STRIDE = 128
 
 # Tokens in all windows of a context, and in those of a request, whose rows are padded to the largest number of windows.
 # The net computes each of them. A context of more bytes is not even counted: ordinary text has 3 to 5 bytes a token.
-CONTEXT_TOKENS, REQUEST_TOKENS = 1 << 18, 3 << 19
-CONTEXT_BYTES = 6 * CONTEXT_TOKENS
+CONTEXT_TOKENS = 262_144
+REQUEST_TOKENS = 1_572_864
+CONTEXT_BYTES = 1_572_864
 
 
 class WindowEncoder(RowEncoder):

@@ -49,11 +49,11 @@ def error(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 
 
 async def _classify(inputs: pipelines.Inputs) -> Any:
-    inputs.check_parameters("top_k", "function_to_apply", "return_all_scores")
+    inputs.check_parameters("top_k", "function_to_apply", "return_all_scores", "long", "stride")
     if "function_to_apply" in inputs.parameters:
         inputs.check_equal("function_to_apply", inputs.request.files.settings(inputs.model)["activation"])
     most = pipelines.ALL_LABELS if inputs.parameters.flag("return_all_scores", True) else 1
-    call = calls.classify(inputs.model.name, inputs.parameters.number("top_k", most))
+    call = calls.classify(inputs.model.name, inputs.parameters.number("top_k", most), **inputs.reading)
     return [_labels(result) for result in await inputs.results(call)]
 
 

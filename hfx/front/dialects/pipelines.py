@@ -101,7 +101,8 @@ class Inputs:
             settings["stride"] = self.parameters.number("stride", 0, low=0)
         if "long" in self.parameters:
             settings["long"] = self.parameters.text("long")
-        cut = self.parameters.get("truncation") in CUTTING and LONG in self.model.metadata.input_types
+        cut = self.parameters.get("truncation") in CUTTING and self.model.task is Task.TOKEN_CLASSIFICATION
+        cut = cut and LONG in self.model.metadata.input_types
         return settings or ({"long": "truncate"} if cut else {})
 
     @property

@@ -76,7 +76,7 @@ bool Answer::fits(const Inputs &inputs, const Logits &logits, Text &refusal) con
     if (logits.rows != rows) return refuse(refusal, "the net has answered %zu of %zu rows", logits.rows, rows);
     if (task_ == Task::TEXT_RANKING && !one_a_row("raw_scores", inputs.raw_scores, rows, refusal)) return false;
     if (task_ != Task::ZERO_SHOT_CLASSIFICATION) {
-        size_t expected = this->classes(), found = logits.sequences * classes;
+        size_t expected = this->classes(), found = (logits.windows ? 1 : logits.sequences) * classes;
         return found == expected || refuse(refusal, "the net has %zu classes, not %zu", found, expected);
     }
     if (inputs.label_count > logits.sequences || inputs.labels.size() != rows * inputs.label_count)
@@ -103,7 +103,9 @@ bool Answer::answer(const Inputs &inputs, const Logits &logits, Outputs &outputs
     if (!values || !scores.resize(available)) return false;
     for (size_t row = 0; row < inputs.rows; row++) {
         bool alone = available == 1 || (!inputs.multi_label.empty() && inputs.multi_label[row]);
+        bool largest = !inputs.longs.empty() && inputs.longs[row].equals("max");
         if (!score(logits.data + row * logits.sequences * logits.classes, logits, alone, scores)) return false;
+        if (logits.windows && !merge(logits, row, largest, scores)) return false;
         if (!order(scores, count, places)) return false;
         for (size_t i = 0; i < count; i++) {
             Span name = nested ? inputs.labels[row * available + places[i]] : label(places[i]);
@@ -129,6 +131,28 @@ bool Answer::score(const float *logits, const Logits &shape, bool alone, Array<f
         if (!pairs.push(logits[i * classes + contradiction(classes)]) || !pairs.push(scores[i])) return false;
     if (!shares(pairs.data(), count, 2)) return false;
     for (size_t i = 0; i < count; i++) scores[i] = pairs[2 * i + 1];
+    return true;
+}
+
+// Adds the other windows of a text to `scores`, which has those of the first one: the largest score of each label, or the
+// mean, weighted by the windows' tokens.
+bool Answer::merge(const Logits &logits, size_t row, bool largest, Array<float> &scores) const {
+    const int32_t *tokens = logits.windows + row * logits.sequences;
+    if (logits.sequences == 1 || !tokens[1]) return true;
+    Array<float> other;
+    Array<double> sums;
+    double all = tokens[0];
+    if (!other.resize(scores.size()) || !sums.resize(scores.size())) return false;
+    for (size_t i = 0; i < scores.size(); i++) sums[i] = double(scores[i]) * tokens[0];
+    for (size_t at = 1; at < logits.sequences && tokens[at]; at++) {
+        if (!score(logits.data + (row * logits.sequences + at) * logits.classes, logits, true, other)) return false;
+        all += tokens[at];
+        for (size_t i = 0; i < scores.size(); i++) {
+            sums[i] += double(other[i]) * tokens[at];
+            if (!(other[i] <= scores[i]) && scores[i] == scores[i]) scores[i] = other[i];
+        }
+    }
+    for (size_t i = 0; i < scores.size(); i++) scores[i] = largest ? scores[i] + 0.0f : float(sums[i] / all);
     return true;
 }
 

@@ -6,10 +6,12 @@
 
 namespace hfx {
 
-// [rows, sequences, classes]; `sequences` is 1 for tasks with one sequence a row.
+// [rows, sequences, classes]; `sequences` is 1 for tasks with one sequence a row. `windows` [rows, sequences] has the
+// tokens of each window (0: the row has none); null if the sequences are no windows.
 struct Logits {
     const float *data = nullptr;
     size_t rows = 0, sequences = 1, classes = 0;
+    const int32_t *windows = nullptr;
 };
 
 // An open Answer is only read, so any number of threads may use it at once.
@@ -32,6 +34,7 @@ private:
     const char *open_activation(const Json &settings);
     bool fits(const Inputs &inputs, const Logits &logits, Text &refusal) const;
     bool score(const float *logits, const Logits &shape, bool alone, Array<float> &scores) const;
+    bool merge(const Logits &logits, size_t row, bool largest, Array<float> &scores) const;
     bool order(const Array<float> &scores, size_t count, Array<uint32_t> &places) const;
     void activate(float *scores, size_t count) const;
     Span label(size_t at) const { return {labels_.data() + ends_[at], ends_[at + 1] - ends_[at]}; }

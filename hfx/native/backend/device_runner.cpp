@@ -196,7 +196,7 @@ void DeviceRunner::answer(PendingRun &run) {
         if (!slice.last) continue;
         Array<int64_t> &shape = job.made.shape;
         bool shaped = done_.push(&job) && shape.push(int64_t(job.tokens.rows)) &&
-                      (settings_->task != Task::ZERO_SHOT_CLASSIFICATION || shape.push(int64_t(job.tokens.sequences))) && shape.push(int64_t(net_.classes()));
+                      (!settings_->nested() || shape.push(int64_t(job.tokens.sequences))) && shape.push(int64_t(net_.classes()));
         if (!job.failed() && !shaped) job.fail(triton::UNAVAILABLE);
     }
     const size_t rows = answer_jobs(done_.data(), done_.size(), began, ended);

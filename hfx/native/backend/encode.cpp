@@ -4,7 +4,8 @@ namespace hfx {
 namespace {
 
 constexpr const char *TEXT = "text_input", *QUERY = "query", *LABELS = "candidate_labels", *PROMPT = "prompt",
-                     *PROMPT_NAME = "prompt_name";
+                     *PROMPT_NAME = "prompt_name", *LONG = "long", *STRIDE = "stride";
+constexpr const char *WAYS[] = {"truncate", "mean", "max", "error"};
 
 // Reduces two texts' numbers of tokens to fit into `room`; the shorter text keeps up to half of it.
 void longest_first(size_t &first, size_t &second, size_t room) {
@@ -15,6 +16,13 @@ void longest_first(size_t &first, size_t &second, size_t room) {
     bool first_is_shorter = first <= second;
     first = first_is_shorter ? shorter : longer;
     second = first_is_shorter ? longer : shorter;
+}
+
+// Refuses a text of `size` units of `what`, which may not be cut. Always returns false.
+bool too_long(size_t size, const char *what, size_t most, Text &refusal) {
+    Text reason;
+    refuse(reason, IS_TOO_LONG, TEXT, size, what, most);
+    return refuse_with(refusal, "[hfx:CONTEXT_TOO_LONG] ", reason, ". ", TO_DIVIDE);
 }
 
 bool append_special(Array<int32_t> &ids, Array<int32_t> &types, const Template::Part &part) {
@@ -38,6 +46,7 @@ struct Encoder::Part {
 struct Encoder::Work {
     Array<int32_t> ids, types, truncated;
     Array<size_t> ends;
+    Array<size_t> windows;   // how many sequences each row has, if rows may have different numbers
     Array<size_t> unpooled;  // how many first tokens of each sequence aren't pooled; empty if all are pooled
     Array<Token> first, second;
     Text prompted;  // a prompt and the text behind it
@@ -70,10 +79,11 @@ bool Encoder::encode(const Inputs &inputs, Tokens &tokens, Text &refusal) const 
         bool made = settings.task == Task::TEXT_RANKING ? pair_row(before, inputs.queries[row], text, work, refusal)
                     : settings.task == Task::ZERO_SHOT_CLASSIFICATION
                         ? label_row(text, labels, inputs.label_count, work, refusal)
-                        : text_row(before, text, work, refusal);
+                        : text_row(inputs, row, work, refusal);
         if (!made) return false;
     }
     tokens.rows = inputs.rows, tokens.sequences = work.ends.size() / inputs.rows;
+    for (size_t each : work.windows) tokens.sequences = each > tokens.sequences ? each : tokens.sequences;
     return pad(work, tokens);
 }
 
@@ -86,7 +96,7 @@ bool Encoder::check(const Inputs &inputs, Text &refusal) const {
     if (!rows || inputs.texts.size() != rows) return refuse(refusal, IS_MISSING, TEXT);
     if (ranking && !none_is_huge(QUERY, inputs.queries.data(), rows, refusal)) return false;
     if (!none_is_huge(TEXT, inputs.texts.data(), rows, refusal)) return false;
-    if (!labelled) return check_prompts(inputs, refusal);
+    if (!labelled) return check_prompts(inputs, refusal) && check_reading(inputs, refusal);
     size_t count = inputs.label_count;
     if (!count) return refuse(refusal, HAS_NO_STRINGS, LABELS);
     if (inputs.labels.size() / count != rows || inputs.labels.size() % count)
@@ -114,6 +124,31 @@ bool Encoder::check_prompts(const Inputs &inputs, Text &refusal) const {
         return settings.append_prompt_names(names) && refuse_with(refusal, "prompt_name is '", shown(each), "'; the model's prompts are ", names);
     }
     return true;
+}
+
+bool Encoder::check_reading(const Inputs &inputs, Text &refusal) const {
+    if (!settings.windows) return true;
+    if (!none_is_huge(LONG, inputs.longs.data(), inputs.longs.size(), refusal)) return false;
+    for (Span each : inputs.longs)
+        if (!is_utf8(LONG, each, refusal)) return false;
+    for (size_t row = 0; row < inputs.rows; row++) {
+        bool known = inputs.longs.empty();
+        for (const char *way : WAYS) known = known || inputs.longs[row].equals(way);
+        Text value;
+        if (!known && (!append(value, shown(inputs.longs[row])) || !value.push('\0'))) return false;
+        if (!known) return refuse(refusal, IS_NO_WAY, LONG, value.data(), "truncate or mean or max or error");
+        long stride = inputs.stride.empty() ? long(settings.stride) : inputs.stride[row];
+        if (stride < 0 || size_t(stride) >= room_) return refuse(refusal, WINDOWS_SHARE, STRIDE, stride, room_ - 1);
+        const Long way = reading(inputs, row);
+        if (!inputs.stride.empty() && way != Long::WINDOWS)
+            return refuse(refusal, HAS_NO_WINDOWS, STRIDE, stride, WAYS[way == Long::REFUSED ? 3 : 0]);
+    }
+    return true;
+}
+
+Encoder::Long Encoder::reading(const Inputs &inputs, size_t row) const {
+    if (!settings.windows || inputs.longs.empty() || inputs.longs[row].equals(WAYS[0])) return Long::CUT;
+    return inputs.longs[row].equals("error") ? Long::REFUSED : Long::WINDOWS;
 }
 
 // The prompt to put before a row's text or query; it may be empty.
@@ -145,8 +180,9 @@ static bool behind(Span prompt, Span text, Text &joined, Span &raw) {
     return true;
 }
 
-bool Encoder::text_row(Span prompt, Span text, Work &work, Text &refusal) const {
-    Span raw;
+bool Encoder::text_row(const Inputs &inputs, size_t row, Work &work, Text &refusal) const {
+    Span prompt = this->prompt(inputs, row), text = inputs.texts[row], raw;
+    const Long way = reading(inputs, row);
     Piece piece;
     size_t unpooled = 0;
     if (!behind(prompt, text, work.prompted, raw)) return false;
@@ -155,13 +191,33 @@ bool Encoder::text_row(Span prompt, Span text, Work &work, Text &refusal) const 
     for (size_t bytes : BYTES_PER_TOKEN) {
         if (!take_piece(TEXT, raw, settings.max_length * bytes, settings.left, piece, refusal)) return false;
         if (!tokenize(piece.text, work.first)) return false;
+        if (way == Long::WINDOWS && (piece.cut || work.first.size() > room_)) return window_row(raw, inputs, row, work, refusal);
         if (!piece.cut || settled(work.first, room_, settings.left)) break;
     }
-    size_t count = work.first.size();
+    size_t count = work.first.size(), dropped = count > room_ ? count - room_ : piece.cut;
+    if (dropped && way == Long::REFUSED) return too_long(settings.max_length + dropped, "tokens or more", settings.max_length, refusal);
     if (!count && !template_->special_tokens() && !settings.takes_empty) return refuse(refusal, HAS_NO_TOKENS, TEXT);
-    size_t dropped = count > room_ ? count - room_ : piece.cut;
     return add(kept(work.first, count < room_ ? count : room_), nullptr, TEXT, work, refusal) &&
-           work.truncated.push(int32_t(dropped));
+           (!settings.windows || work.windows.push(1)) && work.truncated.push(int32_t(dropped));
+}
+
+// Adds a sequence for each window over the whole text. Windows begin at its start, or end at its end if truncation
+// removes the beginning of a text.
+bool Encoder::window_row(Span text, const Inputs &inputs, size_t row, Work &work, Text &refusal) const {
+    if (text.size > CONTEXT_BYTES) return too_long(text.size, "bytes", CONTEXT_BYTES, refusal);
+    if (!is_utf8(TEXT, text, refusal) || !tokenize(text, work.first)) return false;
+    const size_t advance = room_ - (inputs.stride.empty() ? settings.stride : size_t(inputs.stride[row]));
+    const size_t most = REQUEST_TOKENS / inputs.rows < CONTEXT_TOKENS ? REQUEST_TOKENS / inputs.rows : CONTEXT_TOKENS;
+    const size_t count = work.first.size(), windows = count > room_ ? 1 + (count - room_ + advance - 1) / advance : 1;
+    if (windows > 1 && windows * settings.max_length > most)
+        return too_long(windows * settings.max_length, "tokens in its windows", most, refusal);
+    if (!count && !template_->special_tokens()) return refuse(refusal, HAS_NO_TOKENS, TEXT);
+    for (size_t at = 0; at < windows; at++) {
+        const size_t before = at * advance, size = count - before < room_ ? count - before : room_;
+        const Token *first = work.first.data() + (settings.left ? count - before - size : before);
+        if (!add({first, size}, nullptr, TEXT, work, refusal)) return false;
+    }
+    return work.windows.push(windows) && work.truncated.push(0);
 }
 
 // Adds one sequence of a query and a text; the longer of the two is truncated first.
@@ -288,9 +344,9 @@ bool Encoder::embedded(const int32_t *ids, size_t count, const char *field, Text
     return tokens.empty() || refuse_with(refusal, field, " has the token ", tokens, ", which the model has no embedding of");
 }
 
-// Pads all sequences to the least width that holds the longest.
+// Pads all sequences to the least width that holds the longest, and rows to the largest number of sequences.
 bool Encoder::pad(const Work &work, Tokens &tokens) const {
-    size_t longest = 0, begin = 0, total;
+    size_t longest = 0, begin = 0, total, sequences = tokens.rows * tokens.sequences;
     for (size_t end : work.ends) {
         longest = end - begin > longest ? end - begin : longest;
         begin = end;
@@ -298,20 +354,29 @@ bool Encoder::pad(const Work &work, Tokens &tokens) const {
     tokens.width = longest;
     for (size_t at = settings.widths.size(); at-- && size_t(settings.widths[at]) >= longest;)
         tokens.width = size_t(settings.widths[at]);
-    if (__builtin_mul_overflow(work.ends.size(), tokens.width, &total)) return false;
-    tokens.ids.clear(), tokens.mask.clear(), tokens.types.clear(), tokens.truncated.clear();
+    if (__builtin_mul_overflow(sequences, tokens.width, &total)) return false;
+    tokens.ids.clear(), tokens.mask.clear(), tokens.types.clear(), tokens.truncated.clear(), tokens.windows.clear();
     if (!tokens.ids.resize(total, settings.pad_id) || !tokens.mask.resize(total, 0)) return false;
     if (settings.types && !tokens.types.resize(total, settings.pad_type_id)) return false;
-    begin = 0;
-    for (size_t i = 0; i < work.ends.size(); i++) {
-        size_t count = work.ends[i] - begin, to = i * tokens.width, unpooled = work.unpooled.empty() ? 0 : work.unpooled[i];
-        for (size_t j = 0; j < count; j++) {
-            tokens.ids[to + j] = work.ids[begin + j], tokens.mask[to + j] = j < unpooled ? 2 : 1;
-            if (settings.types) tokens.types[to + j] = work.types[begin + j];
+    if (settings.windows && !tokens.windows.resize(sequences, 0)) return false;
+    for (size_t row = 0, i = 0; row < tokens.rows; row++)
+        for (size_t place = 0; place < tokens.sequences; place++) {
+            const size_t to = (row * tokens.sequences + place) * tokens.width;
+            if (!work.windows.empty() && place >= work.windows[row]) tokens.mask[to] = 1;
+            else copy(work, i++, to, tokens);
         }
-        begin = work.ends[i];
-    }
     return tokens.truncated.append(work.truncated.data(), work.truncated.size());
+}
+
+// Copies a sequence to the place `to` of the tokens.
+void Encoder::copy(const Work &work, size_t sequence, size_t to, Tokens &tokens) const {
+    const size_t begin = sequence ? work.ends[sequence - 1] : 0, count = work.ends[sequence] - begin;
+    const size_t unpooled = work.unpooled.empty() ? 0 : work.unpooled[sequence];
+    for (size_t j = 0; j < count; j++) {
+        tokens.ids[to + j] = work.ids[begin + j], tokens.mask[to + j] = j < unpooled ? 2 : 1;
+        if (settings.types) tokens.types[to + j] = work.types[begin + j];
+    }
+    if (settings.windows) tokens.windows[to / tokens.width] = int32_t(count);
 }
 
 }  // namespace hfx

@@ -16,15 +16,22 @@ public:
     // Returns false with the reason in `refusal`, which is empty if there is no memory.
     [[nodiscard]] bool encode(const Inputs &inputs, Tokens &tokens, Text &refusal) const;
 
+    // Whether the text of a row is read in windows if it is long. `inputs` may lack settings that are parameters.
+    bool has_windows(const Inputs &inputs, size_t row) const { return reading(inputs, row) == Long::WINDOWS; }
+
     Settings settings;
 
 private:
     struct Part;
     struct Work;
+    enum class Long : uint8_t { CUT, REFUSED, WINDOWS };  // what is done with a long text
     bool check(const Inputs &inputs, Text &refusal) const;
     bool check_prompts(const Inputs &inputs, Text &refusal) const;
+    bool check_reading(const Inputs &inputs, Text &refusal) const;
+    Long reading(const Inputs &inputs, size_t row) const;
     Span prompt(const Inputs &inputs, size_t row) const;
-    bool text_row(Span prompt, Span text, Work &work, Text &refusal) const;
+    bool text_row(const Inputs &inputs, size_t row, Work &work, Text &refusal) const;
+    bool window_row(Span text, const Inputs &inputs, size_t row, Work &work, Text &refusal) const;
     bool pair_row(Span prompt, Span query, Span text, Work &work, Text &refusal) const;
     bool prompt_tokens(Span prompt, Work &work, size_t &count, Text &refusal) const;
     bool label_row(Span text, const Span *labels, size_t count, Work &work, Text &refusal) const;
@@ -35,6 +42,7 @@ private:
     bool add(const Part &first, const Part *second, const char *field, Work &work, Text &refusal) const;
     bool embedded(const int32_t *ids, size_t count, const char *field, Text &refusal) const;
     bool pad(const Work &work, Tokens &tokens) const;
+    void copy(const Work &work, size_t sequence, size_t to, Tokens &tokens) const;
 
     const Tokenizer *tokenizer_ = nullptr;
     const Template *template_ = nullptr;

@@ -79,6 +79,8 @@ bool read_tensor(const Tensor &tensor, Job &job) {
     if (name.equals("candidate_labels")) return read_strings(tensor, inputs.labels, job);
     if (name.equals("prompt_name")) return read_strings(tensor, inputs.prompt_names, job);
     if (name.equals("prompt")) return read_strings(tensor, inputs.prompts, job);
+    if (name.equals("long")) return read_strings(tensor, inputs.longs, job);
+    if (name.equals("stride")) return read_values(tensor, triton::INT32, inputs.stride, job);
     if (name.equals("top_k")) return read_values(tensor, triton::INT32, inputs.top_k, job);
     if (name.equals("dimensions")) return read_values(tensor, triton::INT32, inputs.dimensions, job);
     if (name.equals("multi_label")) return read_values(tensor, triton::BOOL, inputs.multi_label, job);

@@ -38,11 +38,13 @@ bool is_digest(Span text) {
     return is_hexadecimal;
 }
 
-// Keeps only the first `classes` logits of each row.
+// Keeps only the first `classes` logits of each row, or of each sequence.
 void narrow(Values &logits, size_t classes) {
-    size_t rows = size_t(logits.shape[0]), width = size_t(logits.shape[1]);
+    int64_t &last = logits.shape[logits.shape.size() - 1];
+    if (!classes || last <= int64_t(classes)) return;
+    size_t width = size_t(last), rows = logits.data.size() / width;
     for (size_t row = 1; row < rows; row++) memmove(logits.data.data() + row * classes, logits.data.data() + row * width, classes * sizeof(float));
-    logits.data.shorten(rows * classes), logits.shape[1] = int64_t(classes);
+    logits.data.shorten(rows * classes), last = int64_t(classes);
 }
 
 }  // namespace
@@ -171,9 +173,9 @@ bool Model::prepare(Job &job) {
 // Estimates the number of tokens before texts are tokenized: one token for 4 bytes, as in English.
 size_t Model::estimate(const Inputs &inputs) const {
     size_t tokens = 0, most = encoder_.settings.max_length;
-    for (const Span &each : inputs.texts) {
-        size_t text = each.size / 4 + 1;
-        tokens += text < most ? text : most;
+    for (size_t row = 0; row < inputs.texts.size(); row++) {
+        size_t text = inputs.texts[row].size / 4 + 1;
+        tokens += text < most || encoder_.has_windows(inputs, row) ? text : most;
     }
     return tokens * (inputs.label_count ? inputs.label_count : 1);
 }
@@ -187,15 +189,16 @@ void Model::finish(Job *job) {
 bool Model::answer(Job &job) const {
     Values &made = job.made;
     size_t rank = made.shape.size();
-    if (host_->pads_logits() && embedding_.empty() && rank == 2 && made.shape[1] > int64_t(answer_.classes())) narrow(made, answer_.classes());
+    if (host_->pads_logits() && embedding_.empty() && rank > 1) narrow(made, answer_.classes());
     if (!embedding_.empty()) {
         if (rank != 2) return refuse(job.reason, "the net's vectors have %zu dimensions, not 2", rank);
         Logits vectors = {made.data.data(), size_t(made.shape[0]), 1, size_t(made.shape[1])};
         if (!embed(job.inputs, vectors, embedding_.data(), job.outputs, job.reason)) return false;
     } else {
-        size_t wanted = encoder_.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 3 : 2;
+        size_t wanted = encoder_.settings.nested() ? 3 : 2;
         if (rank != wanted) return refuse(job.reason, "the net's logits have %zu dimensions, not %zu", rank, wanted);
-        Logits logits = {made.data.data(), size_t(made.shape[0]), wanted == 3 ? size_t(made.shape[1]) : 1, size_t(made.shape[rank - 1])};
+        Logits logits = {made.data.data(), size_t(made.shape[0]), wanted == 3 ? size_t(made.shape[1]) : 1, size_t(made.shape[rank - 1]),
+                         encoder_.settings.windows ? job.tokens.windows.data() : nullptr};
         if (!answer_.answer(job.inputs, logits, job.outputs, job.reason)) return false;
     }
     Output *truncated = job.outputs.add(TRUNCATED, Output::INTS, job.tokens.rows, 1);

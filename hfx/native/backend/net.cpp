@@ -53,9 +53,9 @@ bool Net::run(const Feed &feed, Values &made, Text &error) const {
         failed = session_.fails(api.tensor(session_.memory(), const_cast<int32_t *>(arrays[at]->data()), 4 * arrays[at]->size(), shape, flat ? 1 : 2, ort::INT32, &values[at]), error);
     }
     if (pool_ && !failed) {
-        int64_t rows = int64_t(feed.rows), shape[2] = {int64_t(pool_->used()), int64_t(pool_->stride())};
+        int64_t sequences = int64_t(feed.slots.size()), shape[2] = {int64_t(pool_->used()), int64_t(pool_->stride())};
         names[count] = ADAPTER, names[count + 1] = ADAPTERS;
-        failed = session_.fails(api.tensor(session_.memory(), const_cast<int32_t *>(feed.slots.data()), 4 * feed.slots.size(), &rows, 1, ort::INT32, &values[count]), error) ||
+        failed = session_.fails(api.tensor(session_.memory(), const_cast<int32_t *>(feed.slots.data()), 4 * feed.slots.size(), &sequences, 1, ort::INT32, &values[count]), error) ||
                  session_.fails(api.tensor(session_.memory(), pool_->data(), 4 * size_t(shape[0] * shape[1]), shape, 2, ort::FLOAT, &values[count + 1]), error);
         count += 2;
     }

@@ -7,7 +7,7 @@
 namespace hfx {
 
 // One run's inputs: the tokens of its rows one after the other, and the shape of each row, [rows, rank]. `slots` has
-// the slot of each row's model in the pool, if models share the net.
+// the slot of each sequence's model in the pool, if models share the net.
 struct Feed {
     Array<int32_t> ids, mask, types, shapes, slots;
     size_t rows = 0, rank = 1;

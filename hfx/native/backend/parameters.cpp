@@ -23,9 +23,10 @@ struct Setting {
     Array<int32_t> Inputs::*numbers = nullptr;  // one of these three is set, by `kind`
     Array<uint8_t> Inputs::*flags = nullptr;
     Array<Span> Inputs::*texts = nullptr;
+    bool from_one = true;  // a smaller number is refused here
 };
-constexpr Setting number(const char *name, Array<int32_t> Inputs::*tensor) {
-    return {name, Parameter::INT, "a whole number", tensor, nullptr, nullptr};
+constexpr Setting number(const char *name, Array<int32_t> Inputs::*tensor, bool from_one = true) {
+    return {name, Parameter::INT, "a whole number", tensor, nullptr, nullptr, from_one};
 }
 constexpr Setting flag(const char *name, Array<uint8_t> Inputs::*tensor) {
     return {name, Parameter::BOOL, "true or false", nullptr, tensor, nullptr};
@@ -34,7 +35,8 @@ constexpr Setting text(const char *name, Array<Span> Inputs::*tensor) {
     return {name, Parameter::STRING, "a text", nullptr, nullptr, tensor};
 }
 constexpr Setting SETTINGS[] = {
-    number("top_k", &Inputs::top_k),           flag("multi_label", &Inputs::multi_label),
+    number("top_k", &Inputs::top_k),           text("long", &Inputs::longs),
+    number("stride", &Inputs::stride, false),  flag("multi_label", &Inputs::multi_label),
     flag("raw_scores", &Inputs::raw_scores),   number("dimensions", &Inputs::dimensions),
     text("prompt_name", &Inputs::prompt_names), text("prompt", &Inputs::prompts),
 };
@@ -73,8 +75,9 @@ bool refuse_below_one(const char *name, int64_t least, Text &refusal) {
 bool apply(const Setting &setting, const Parameter &parameter, Inputs &inputs, Text &refusal) {
     bool agrees = true, added = false;
     int64_t value = parameter.number;
-    if (setting.numbers && !refuse_below_one(setting.name, value, refusal)) return false;
-    if (setting.numbers) added = set(inputs.*setting.numbers, int32_t(value < INT32_MAX ? value : INT32_MAX), inputs.rows, agrees);
+    if (setting.numbers && setting.from_one && !refuse_below_one(setting.name, value, refusal)) return false;
+    const int64_t bounded = value < -1 ? -1 : value < INT32_MAX ? value : INT32_MAX;
+    if (setting.numbers) added = set(inputs.*setting.numbers, int32_t(bounded), inputs.rows, agrees);
     if (setting.flags) added = set(inputs.*setting.flags, uint8_t(value != 0), inputs.rows, agrees);
     if (setting.texts) added = set(inputs.*setting.texts, parameter.text, inputs.rows, agrees);
     if (agrees) return added;
@@ -92,7 +95,7 @@ bool check_inputs(Task task, const Inputs &inputs, Text &refusal) {
     if (task == Task::TEXT_RANKING && inputs.queries.empty()) return refuse(refusal, IS_MISSING, "query");
     if (inputs.texts.empty()) return refuse(refusal, IS_MISSING, "text_input");
     for (const Setting &setting : SETTINGS) {
-        if (!setting.numbers) continue;
+        if (!setting.numbers || !setting.from_one) continue;
         int32_t least = 1;
         for (int32_t each : inputs.*setting.numbers) least = each < least ? each : least;
         if (!refuse_below_one(setting.name, least, refusal)) return false;

@@ -14,17 +14,18 @@ struct Inputs {
     Array<Span> texts;              // text_input [rows, 1]
     Array<Span> queries;            // query [rows, 1], of text-ranking
     Array<Span> labels;             // candidate_labels [rows, label_count], of zero-shot-classification
-    Array<int32_t> top_k, dimensions;          // [rows, 1]
+    Array<int32_t> top_k, dimensions, stride;  // [rows, 1]
     Array<uint8_t> multi_label, raw_scores;    // [rows, 1]
-    Array<Span> prompts, prompt_names;         // prompt and prompt_name [rows, 1]
+    Array<Span> prompts, prompt_names, longs;  // prompt, prompt_name and long [rows, 1]
 };
 
 // The net's inputs, padded to one width: [rows, sequences, width]. A row has one sequence, or for zero-shot one
-// sequence for each label.
+// sequence for each label, or one for each window. Rows of fewer windows have sequences of one token of padding.
 struct Tokens {
     size_t rows = 0, sequences = 1, width = 0;
     Array<int32_t> ids, mask, types;  // types is empty if the net takes none; mask is 2 for tokens that aren't pooled
     Array<int32_t> truncated;         // [rows]: how many tokens were left out, at least
+    Array<int32_t> windows;           // [rows, sequences]: the tokens of each window, 0 for none; empty without windows
 };
 
 // An output of the answer, rows first.

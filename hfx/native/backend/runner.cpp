@@ -3,7 +3,7 @@
 namespace hfx {
 namespace {
 
-size_t item_rank(const NetOptions &options) { return options.settings.task == Task::ZERO_SHOT_CLASSIFICATION ? 2 : 1; }
+size_t item_rank(const NetOptions &options) { return options.settings.nested() ? 2 : 1; }
 
 }  // namespace
 

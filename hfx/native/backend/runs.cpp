@@ -54,7 +54,7 @@ bool Run::fed(Job **jobs, size_t count) {
         if (!feed_.ids.append(tokens.ids.data(), tokens.ids.size()) || !feed_.mask.append(tokens.mask.data(), tokens.mask.size()) ||
             !feed_.types.append(tokens.types.data(), tokens.types.size()))
             return false;
-        if (jobs[at]->slot >= 0 && !feed_.slots.resize(feed_.slots.size() + tokens.rows, jobs[at]->slot)) return false;
+        if (jobs[at]->slot >= 0 && !feed_.slots.resize(feed_.slots.size() + tokens.rows * tokens.sequences, jobs[at]->slot)) return false;
         if (!feed_.add_rows(tokens.rows, tokens.sequences, tokens.width)) return false;
     }
     return true;
@@ -86,18 +86,17 @@ size_t Run::next() {
 
 // Runs the next `size` units, and adds their output to `all_`.
 bool Run::next_of(size_t size) {
-    if (!part(cut_ ? line_ : from_, (line_ * units_ + from_) * unit_, size * unit_, cut_ ? 1 : size, cut_ ? size : sequences_)) return false;
+    if (!part((line_ * units_ + from_) * unit_, size * unit_, cut_ ? 1 : size, cut_ ? size : sequences_)) return false;
     if (!net_->run(part_, values_, reason_)) return false;
     if (all_.shape.empty() && !all_.shape.append(values_.shape.data(), values_.shape.size())) return false;
     return all_.data.append(values_.data.data(), values_.data.size());
 }
 
-// Copies `count` elements of the whole feed, from `from` on, to `part_`, as `rows` rows of `sequences` sequences. The first
-// of them is the row `first` of the whole feed.
-bool Run::part(size_t first, size_t from, size_t count, size_t rows, size_t sequences) {
+// Copies `count` elements of the whole feed, from `from` on, to `part_`, as `rows` rows of `sequences` sequences.
+bool Run::part(size_t from, size_t count, size_t rows, size_t sequences) {
     part_.clear();
     if (!part_.add_rows(rows, sequences, width_)) return false;
-    if (!feed_.slots.empty() && !part_.slots.append(feed_.slots.data() + first, rows)) return false;
+    if (!feed_.slots.empty() && !part_.slots.append(feed_.slots.data() + from / width_, rows * sequences)) return false;
     return part_.ids.append(feed_.ids.data() + from, count) && part_.mask.append(feed_.mask.data() + from, count) &&
            (feed_.types.empty() || part_.types.append(feed_.types.data() + from, count));
 }

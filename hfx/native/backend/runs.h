@@ -29,7 +29,7 @@ public:
 private:
     void alone(Job **jobs, size_t count, bool parted = false);
     bool fed(Job **jobs, size_t count);
-    bool part(size_t first, size_t from, size_t count, size_t rows, size_t sequences);
+    bool part(size_t from, size_t count, size_t rows, size_t sequences);
     bool next_of(size_t size);
     bool split(Job **jobs, size_t count);
 

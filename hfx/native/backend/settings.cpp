@@ -33,6 +33,8 @@ const char *Settings::read(const Json &json) {
     Json side = json["truncation_side"];
     left = side.text().equals("left");
     if (side && !left && !side.text().equals("right")) return "truncation_side is neither left nor right";
+    windows = task == Task::TEXT_CLASSIFICATION && json["stride"] && !json["stride"].is_null();
+    if (!read_number(json["stride"], 0, stride)) return "stride is no number of tokens";
     takes_empty = json["takes_empty"].is_true();
     for (Json each = json["inputs"].first(); each; each = each.next()) types |= each.text().equals("token_type_ids");
     const char *wrong = read_widths(json["widths"]);

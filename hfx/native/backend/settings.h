@@ -18,6 +18,11 @@ struct Settings {
     Text default_prompt;                  // for texts of requests that neither name nor send a prompt
     bool pools_prompt = true;             // else the mask of a prompt's tokens is 2
     bool takes_empty = false;             // a text without tokens is answered
+    bool windows = false;                 // long texts may be read in windows
+    size_t stride = 0;                    // tokens that two windows share, unless a request says otherwise
+
+    // Whether a row of the net has several sequences.
+    bool nested() const { return windows || task == Task::ZERO_SHOT_CLASSIFICATION; }
 
     // Returns what is wrong with the settings, or null.
     [[nodiscard]] const char *read(const Json &json);

@@ -55,7 +55,9 @@ class Task:
 
 
 TASKS: Mapping[str, Task] = {
-    "text-classification": Task("label", options={"top_k": int}),
+    "text-classification": Task(
+        "label", options={"top_k": int, "long": str, "stride": int}, tokenizing=TOKENIZING - {"long"}
+    ),
     "token-classification": Task("entities", options={"long": str, "stride": int}, places=Places("offsets", -1, 2)),
     "question-answering": Task(
         "answer",

@@ -35,13 +35,24 @@ ACTIVATIONS: dict[str, Callable[[Scores], Scores]] = {
 }
 
 
+LARGEST = b"max"  # value of `long`
+
+
 class Postprocessor:
-    """logits [rows, labels] -> label STRING [rows, k], score FP32 [rows, k], best first; ties in the labels' order."""
+    """logits -> label STRING [rows, k], score FP32 [rows, k], best first; ties in the labels' order.
 
-    required: tuple[str, ...] = ("logits",)
-    optional: tuple[str, ...] = ("top_k",)
+    The logits are [rows, windows, labels], and window_tokens [rows, windows] has the number of tokens of each window (0
+    where a row has none). The score of a label is the mean of its scores in all windows, weighted by their tokens, or
+    the largest one if `long` STRING [rows, 1] is max. Without `has_windows` (earlier exports), logits are [rows,
+    labels].
+    """
 
-    def __init__(self, labels: list[str], activation: str, default_top_k: int | None) -> None:
+    optional: tuple[str, ...] = ("top_k", "long")
+
+    def __init__(
+        self, labels: list[str], activation: str, default_top_k: int | None, has_windows: bool = False
+    ) -> None:
+        self.required: tuple[str, ...] = ("logits", "window_tokens") if has_windows else ("logits",)
         self._labels = np.array([label.encode() for label in labels], dtype=np.object_)
         self._activation = ACTIVATIONS[activation]
         self._default_top_k = default_top_k
@@ -49,14 +60,33 @@ class Postprocessor:
     @classmethod
     def read(cls, settings: Mapping[str, Any], folder: Path) -> Postprocessor:
         """Read labels, activation (softmax, sigmoid, none), default_top_k (null: all labels) from settings.json."""
-        return cls(settings["labels"], settings["activation"], settings.get("default_top_k", 1))
+        top_k, has_windows = settings.get("default_top_k", 1), settings.get("windows", False)
+        return cls(settings["labels"], settings["activation"], top_k, has_windows)
 
     def answer(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """Return the k best labels of each row. Raises InvalidInput for an invalid top_k."""
         count = top_k(tensors, self._default_top_k, len(self._labels))
-        scores = self._activation(tensors["logits"][:, : len(self._labels)])  # an adapter's net may have room for more
+        logits = tensors["logits"][..., : len(self._labels)]  # an adapter's net may have room for more
+        scores = self._activation(logits.reshape(-1, len(self._labels)))
+        if logits.ndim == 3:
+            ways = tensors.get("long", np.full((len(logits), 1), b"", np.object_))[:, 0]
+            rows = zip(scores.reshape(logits.shape), tensors["window_tokens"], ways, strict=True)
+            scores = np.stack([_of_text(*row) for row in rows])
         best = _best(scores, count)
         return {"label": self._labels[best], "score": scores[np.arange(len(scores))[:, None], best]}
+
+
+def _of_text(scores: Scores, tokens: NDArray[np.int32], long: bytes) -> Scores:
+    """Return a text's score for each label, from those in its windows."""
+    count = max(1, np.count_nonzero(tokens))
+    if count == 1:
+        return scores[0]
+    if long == LARGEST:
+        largest: Scores = scores[:count].max(axis=0) + np.float32(0)  # no -0, which may or may not be the largest
+        return largest
+    # cumsum adds window by window, as the backend in C++ does; sum would add in another order.
+    total = np.cumsum(scores[:count] * tokens[:count, None].astype(np.float64), axis=0)[-1]
+    return (total / tokens.sum()).astype(np.float32)
 
 
 def _best(scores: Scores, count: int) -> NDArray[np.intp]:

@@ -129,7 +129,7 @@ def _encoded(folder: Path, kind: str, count: int, rng: np.random.Generator) -> b
     options.intra_op_num_threads = 2
     options.register_custom_ops_library(str(folder / LIBRARY))
     session = onnxruntime.InferenceSession(str(folder / MODEL), options, providers=["CPUExecutionProvider"])
-    inputs, found = {each.name for each in session.get_inputs()}, []
+    inputs, found = {each.name: each.shape for each in session.get_inputs()}, []
     for _ in range(-(-count // ROWS)):
         width = int(rng.integers(1, WIDEST + 1))
         mask = (np.arange(width) < rng.integers(1, width + 1, (ROWS, 1))).astype(np.int32)
@@ -137,7 +137,7 @@ def _encoded(folder: Path, kind: str, count: int, rng: np.random.Generator) -> b
             names.INPUT_IDS: rng.integers(5, 120, ROWS * width).astype(np.int32),
             names.ATTENTION_MASK: mask.reshape(-1),
             names.TOKEN_TYPE_IDS: np.zeros(ROWS * width, np.int32),
-            names.ITEM_SHAPE: np.full((ROWS, 1), width, np.int32),
+            names.ITEM_SHAPE: np.array([[1, width][-inputs[names.ITEM_SHAPE][1] :]] * ROWS, np.int32),
         }
         (out,) = session.run(None, {name: array for name, array in feed.items() if name in inputs})
         assert np.isfinite(out).all()

@@ -82,14 +82,19 @@ def padded(rows: int = len(LENGTHS)) -> dict[str, np.ndarray]:
 def flat(feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the same texts as one flat tensor for each input, with their lengths."""
     seen = feed["attention_mask"] > 0
-    return {name: value[seen] for name, value in feed.items()} | {
-        "item_shape": seen[:-1].sum(1, dtype=np.int32)[:, None]
-    }
+    lengths = seen[:-1].sum(1, dtype=np.int32)
+    shapes = np.stack([np.ones_like(lengths), lengths], axis=1)  # a row of each text has one sequence
+    return {name: value[seen] for name, value in feed.items()} | {"item_shape": shapes}
 
 
 def answer(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the output of a graph on the inputs that it has."""
-    found = onnx_toys.run(model, **{value.name: feed[value.name] for value in model.graph.input})[0]
+    """Return the output of a graph on the inputs that it has; of rows of one sequence, that of the sequence."""
+    inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    rank = inputs["item_shape"][1].dim_value if "item_shape" in inputs else 0
+    chosen = {name: feed[name][:, -rank:] if name == "item_shape" else feed[name] for name in inputs}
+    found = onnx_toys.run(model, **chosen)[0]
+    if rank == 2 and (chosen["item_shape"][:, 0] == 1).all():
+        found = found[:, 0]
     assert found.dtype == np.float32
     return found
 

@@ -49,7 +49,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.rows_setting.argtypes = [pointer, text, ctypes.c_int32]
     library.rows_parameter.argtypes = [pointer, text, size, ctypes.c_int, ctypes.c_int64, text]
     library.rows_option.argtypes = [pointer, text]
-    library.rows_answer.argtypes = [pointer, pointer, size, size, size]
+    library.rows_answer.argtypes = [pointer, pointer, size, size, size, pointer]
     library.rows_embed.argtypes = [pointer, pointer, size, size]
     library.rows_content.argtypes = [pointer, text, ctypes.POINTER(size)]
     library.exponentials.argtypes = [pointer, size]
@@ -71,7 +71,8 @@ class NativeRows:
     ) -> None:
         self._library = library
         self._inputs = tuple(settings.get("inputs", ()))
-        self._nested = settings.get("task") == "zero-shot-classification"
+        self._has_windows = settings.get("stride") is not None
+        self._nested = self._has_windows or settings.get("task") == "zero-shot-classification"
         self._kept: list[Any] = []  # C++ has pointers to it
         wrong = ctypes.c_char_p()
         path = None if tokenizer is None else str(tokenizer).encode()
@@ -118,13 +119,20 @@ class NativeRows:
             found["token_type_ids"] = self.content("token_type_ids", np.int32)
         truncated = self.content("truncated_tokens", np.int32).reshape(-1, 1)
         shape = (len(truncated), *([-1] if self._nested else []), self._library.rows_width(self._rows))
-        return {**{name: array.reshape(shape) for name, array in found.items()}, "truncated_tokens": truncated}
+        more = {"truncated_tokens": truncated}
+        if self._has_windows:
+            more["window_tokens"] = self.content("window_tokens", np.int32).reshape(len(truncated), -1)
+        return {**{name: array.reshape(shape) for name, array in found.items()}, **more}
 
-    def answer(self, logits: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    def answer(
+        self, logits: NDArray[np.float32], window_tokens: NDArray[np.int32] | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Return the answers to the request by name."""
         sequences = logits.shape[1] if logits.ndim == 3 else 1
         data = np.ascontiguousarray(logits)
-        made = self._library.rows_answer(self._rows, data.ctypes.data, len(logits), sequences, logits.shape[-1])
+        tokens = None if window_tokens is None else window_tokens.ctypes.data
+        shape = len(logits), sequences, logits.shape[-1]
+        made = self._library.rows_answer(self._rows, data.ctypes.data, *shape, tokens)
         self._check(made)
         scores = self.content("score", np.float32).reshape(len(logits), -1)
         labels = self.content("label", np.uint8).tobytes()

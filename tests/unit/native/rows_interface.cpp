@@ -31,13 +31,17 @@ template <typename Type> Span bytes(const Array<Type> &values) {
 }
 
 Span content(Rows &rows, const char *name) {
-    bool named = !strcmp(name, "prompt_name");
-    if (named || !strcmp(name, "prompt")) {
+    const Inputs &inputs = rows.inputs;
+    const Array<Span> *strings = !strcmp(name, "prompt_name") ? &inputs.prompt_names : !strcmp(name, "prompt") ? &inputs.prompts
+                                 : !strcmp(name, "long")      ? &inputs.longs : nullptr;
+    if (strings) {
         rows.strings.clear();
-        for (Span each : named ? rows.inputs.prompt_names : rows.inputs.prompts)
+        for (Span each : *strings)
             if (!append_string(rows.strings, each)) return {};
         return bytes(rows.strings);
     }
+    if (!strcmp(name, "window_tokens")) return bytes(rows.tokens.windows);
+    if (!strcmp(name, "stride")) return bytes(inputs.stride);
     if (!strcmp(name, "refusal")) return bytes(rows.refusal);
     if (!strcmp(name, "input_ids")) return bytes(rows.tokens.ids);
     if (!strcmp(name, "attention_mask")) return bytes(rows.tokens.mask);
@@ -82,12 +86,14 @@ EXPORTED bool rows_string(Rows *rows, const char *field, const char *data, size_
     if (!strcmp(field, "text_input")) texts = &inputs.texts;
     if (!strcmp(field, "prompt")) texts = &inputs.prompts;
     if (!strcmp(field, "prompt_name")) texts = &inputs.prompt_names;
+    if (!strcmp(field, "long")) texts = &inputs.longs;
     return texts->push({data, size});
 }
 EXPORTED bool rows_setting(Rows *rows, const char *name, int32_t value) {
     Inputs &inputs = rows->inputs;
     if (!strcmp(name, "top_k")) return inputs.top_k.push(value);
     if (!strcmp(name, "dimensions")) return inputs.dimensions.push(value);
+    if (!strcmp(name, "stride")) return inputs.stride.push(value);
     return (strcmp(name, "raw_scores") ? inputs.multi_label : inputs.raw_scores).push(uint8_t(value));
 }
 EXPORTED bool rows_parameter(Rows *rows, const char *name, size_t size, int kind, int64_t number, const char *text) {
@@ -100,11 +106,11 @@ EXPORTED bool rows_settle(Rows *rows) {
            apply_parameters(rows->options, rows->parameters.data(), rows->parameters.size(), rows->inputs, rows->refusal);
 }
 EXPORTED bool rows_encode(Rows *rows) { return rows->encoder.encode(rows->inputs, rows->tokens, rows->refusal); }
-EXPORTED bool rows_answer(Rows *rows, const float *data, size_t count, size_t sequences, size_t classes) {
-    return rows->answer.answer(rows->inputs, {data, count, sequences, classes}, rows->outputs, rows->refusal);
+EXPORTED bool rows_answer(Rows *rows, const float *data, size_t count, size_t sequences, size_t classes, const int32_t *windows) {
+    return rows->answer.answer(rows->inputs, {data, count, sequences, classes, windows}, rows->outputs, rows->refusal);
 }
 EXPORTED bool rows_embed(Rows *rows, const float *data, size_t count, size_t width) {
-    return embed(rows->inputs, {data, count, 1, width}, "embedding", rows->outputs, rows->refusal);
+    return embed(rows->inputs, {data, count, 1, width, nullptr}, "embedding", rows->outputs, rows->refusal);
 }
 EXPORTED const char *rows_content(Rows *rows, const char *name, size_t *size) {
     Span found = content(*rows, name);

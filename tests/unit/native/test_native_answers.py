@@ -62,14 +62,11 @@ def check(library: ctypes.CDLL, folder: Path, settings: dict[str, Any], given: d
     native = NativeRows(library, None, {}, settings)
     with np.errstate(all="ignore"):
         expected = outcome(lambda: postprocessor.answer(given))
-    native.begin({"text_input": strings(*(["a"] * len(given["logits"]))), **_without(given, "logits")})
-    assert outcome(lambda: native.answer(given["logits"])) == expected, (settings, given)
+    others = {name: array for name, array in given.items() if name not in ("logits", "window_tokens")}
+    native.begin({"text_input": strings(*(["a"] * len(given["logits"]))), **others})
+    assert outcome(lambda: native.answer(given["logits"], given.get("window_tokens"))) == expected, (settings, given)
     native.close()
     return expected if isinstance(expected, str) else ""
-
-
-def _without(given: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if key != name}
 
 
 def test_labels_are_those_of_the_python_step(library: ctypes.CDLL, tmp_path: Path) -> None:
@@ -83,6 +80,25 @@ def test_labels_are_those_of_the_python_step(library: ctypes.CDLL, tmp_path: Pat
         } | generated.choice({}, {"default_top_k": None}, {"default_top_k": 3})
         given = {"logits": generated.logits(rows, labels), **generated.top_k(rows)}
         refusals.add(check(library, tmp_path, settings, given))
+    assert refusals == {"", "top_k differs between the rows of one request"}
+
+
+def test_labels_of_windows_are_those_of_the_python_step(library: ctypes.CDLL, tmp_path: Path) -> None:
+    generated, refusals = Generated(5), set()
+    for _ in range(ANSWERS):
+        rows, windows, labels = generated.choice(1, 2, 5), generated.choice(1, 2, 9, 40), generated.choice(*LABELS)
+        settings = {
+            "task": "text-classification",
+            "windows": True,
+            "labels": [f"é {label}" for label in range(labels)],
+            "activation": generated.choice("softmax", "sigmoid", "none"),
+            "default_top_k": None,
+        }
+        tokens = generated.random.integers(1, 600, (rows, windows)).astype(np.int32)
+        tokens[np.arange(windows) >= generated.random.integers(1, windows + 1, (rows, 1))] = 0
+        ways = strings(*(generated.choice("mean", "max") for _ in range(rows)))
+        given = {"logits": generated.logits(rows, windows, labels), "window_tokens": tokens, "long": ways}
+        refusals.add(check(library, tmp_path, settings, given | generated.top_k(rows)))
     assert refusals == {"", "top_k differs between the rows of one request"}
 
 

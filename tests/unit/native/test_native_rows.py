@@ -20,7 +20,7 @@ import pytest
 from hfx.exporter.compiled_tokenizer import compile_tokenizer
 from hfx.python_backends import tasks
 from hfx.python_backends.encoding import MAX_LABELS, Encoder, make_encoder, tensors
-from hfx.python_backends.errors import InvalidInput
+from hfx.python_backends.errors import EngineError, InvalidInput, with_reason
 from hfx.python_backends.inputs import LONGEST_TEXT, strings
 from hfx.python_backends.settings import Settings
 from tests.rigs.machine.tiers import full
@@ -30,6 +30,7 @@ from tests.zoo import tokenization
 LINES = ("Anna went from Paris to the market in Berlin. The weather was awful!", "Don't you think it's a 'nice' day?")
 TASKS = ("text-classification", "feature-extraction", "text-ranking", "zero-shot-classification")
 PROMPTED = TASKS[1:3]
+WINDOWS = "text-classification in windows"
 KINDS = ("bert", "roberta", "xlm-roberta")
 WORDS = (
     "the",
@@ -78,6 +79,9 @@ class Generated:
 
     def settings(self, task: str) -> Settings:
         choice = self._random.choice
+        if task == WINDOWS:
+            settings = self.settings(TASKS[0])
+            return replace(settings, stride=self._random.randrange(settings.max_length // 2))
         most = choice([40, 41, 60, 140] if task == TASKS[3] else [6, 8, 16, 17, 40, 140])
         widths = sorted({*self._random.sample(range(1, most + 1), 2), most + choice([0, 5])})
         inputs = ("input_ids", "attention_mask", *choice([(), ("token_type_ids",)]))
@@ -113,10 +117,19 @@ class Generated:
                 "text_input": texts,
             }
         if settings.task != "zero-shot-classification":
-            return {"text_input": texts}
+            return {"text_input": texts, **(self.reading(settings, rows) if settings.stride is not None else {})}
         count = self._random.choice([1, 2, 3])
         labels = [self.label(settings.max_length) for _ in range(rows * count)]
         return {"text_input": texts, "candidate_labels": strings(*labels).reshape(rows, count)}
+
+    def reading(self, settings: Settings, rows: int) -> dict[str, Any]:
+        wrong = [b"", b"chunk", b"\xff", "é".encode() * 70] if self._random.random() < 0.1 else []
+        windows = self._random.random() < 0.7
+        known = [b"mean", b"max"] if windows else [b"mean", b"max", b"truncate", b"error"]
+        ways = [self._random.choice([*known, *wrong]) for _ in range(rows)]
+        strides = [[self._random.choice([0, 0, 1, 3, settings.max_length - 3, -1])] for _ in range(rows)]
+        given = {"long": strings(*ways), "stride": np.array(strides, np.int32)}
+        return {name: array for name, array in given.items() if self._random.random() < (0.9 if windows else 0.4)}
 
     def text(self, most: int) -> bytes:
         choice = self._random.choice
@@ -140,9 +153,12 @@ class Generated:
 def encoded(encoder: Encoder, given: dict[str, Any]) -> dict[str, Any]:
     """Return the tensors that the Python step makes of a request."""
     rows = encoder.encode(encoder.items(given))
-    if refused := [row for row in rows if isinstance(row, InvalidInput)]:
-        raise refused[0]
-    return tensors([[row for row in rows if not isinstance(row, InvalidInput)]], encoder.settings)[0]
+    for row in rows:
+        if isinstance(row, EngineError):
+            raise InvalidInput(with_reason(row.reason, row))
+        if isinstance(row, Exception):
+            raise row
+    return tensors([[row for row in rows if not isinstance(row, Exception)]], encoder.settings)[0]
 
 
 @pytest.fixture
@@ -168,7 +184,7 @@ def check(encoder: Encoder, native: NativeRows, given: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("requests", REQUESTS)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [*TASKS, WINDOWS])
 def test_tensors_and_refusals_are_those_of_the_python_step(task: str, requests: int, both: Any) -> None:
     generated, refusals = Generated(task), []
     for _ in range(requests // 5):
@@ -237,7 +253,8 @@ PARAMETERS: tuple[tuple[str, Any], ...] = (
     *(("top_k", value) for value in (1, 3, 0, -(2**63), 2**40, True, "1", 1.0)),
     *itertools.product(("multi_label", "raw_scores"), (True, False, 1, "true")),
     *(("dimensions", value) for value in (3, 0, 2**40, False, "3")),
-    *itertools.product(("prompt", "prompt_name"), ("é", "", 1)),
+    *itertools.product(("prompt", "prompt_name", "long"), ("é", "", 1)),
+    *(("stride", value) for value in (3, 0, -1, -(2**63), 2**40, False, "3")),
     *(("topk", 1), ("é" * 61, "x"), ("漢" * 60, "x"), ("priority", "high"), ("triton_enable", 1), ("top", 0.5)),
 )
 
@@ -245,6 +262,8 @@ PARAMETERS: tuple[tuple[str, Any], ...] = (
 PAIRS = tuple(itertools.permutations(PARAMETERS[::3], 2))
 DTYPES: dict[str, Any] = {
     "top_k": np.int32,
+    "long": np.object_,
+    "stride": np.int32,
     "multi_label": bool,
     "raw_scores": bool,
     "dimensions": np.int32,
@@ -259,6 +278,8 @@ TENSORS: tuple[dict[str, Any], ...] = (
     {"raw_scores": False},
     {"dimensions": 3},
     {"dimensions": -1},
+    {"stride": -1},
+    {"long": b"mean"},
     {"prompt": "é".encode()},
 )
 

@@ -165,6 +165,7 @@ def test_tokens_of_two_windows_are_found_once_without_aggregation(bert: Any, tmp
         ({"long": strings("mean")}, InvalidInput),
         ({"long": strings("")}, InvalidInput),
         ({"long": strings(b"\xff")}, InvalidInput),
+        ({"long": strings("truncate"), "stride": np.array([[1]])}, InvalidInput),
         ({"long": strings("error")}, ContextTooLong),
         ({}, None),
         ({"long": strings("truncate")}, None),

@@ -11,6 +11,7 @@ import numpy as np
 
 from hfx import names
 from hfx.errors import UsageError
+from hfx.exporter.encoder.kinds.answers import stride
 from hfx.exporter.encoder.kinds.kind import (
     Answer,
     Comparison,
@@ -42,7 +43,9 @@ class Classifier(EncoderKind):
         TensorSpec(names.LABEL, "TYPE_STRING", (-1,)),
         TensorSpec(names.SCORE, "TYPE_FP32", (-1,)),
     )
-    postprocess_reads: ClassVar[tuple[str, ...]] = (names.TOP_K,)
+    item_rank: ClassVar[int] = 2
+    token_outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.WINDOW_TOKENS, "TYPE_INT32", (-1,)),)
+    postprocess_reads: ClassVar[tuple[str, ...]] = (names.TOP_K, names.LONG, names.WINDOW_TOKENS)
 
     auto_class: str = "AutoModelForSequenceClassification"
     thresholds: Mapping[str, float] = field(default_factory=dict)
@@ -57,11 +60,14 @@ class Classifier(EncoderKind):
         return ()
 
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
-        return logits_of_labels(config)
+        return logits_of_labels(config, -1)
+
+    def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
+        return {"stride": stride(max_length)}
 
     def last_step_settings(self, config: Config) -> Settings:
         """Return the settings; by default an answer has one label, as the pipeline gives, unless `top_k` is sent."""
-        return {"labels": labels_of(config), "activation": activation(config), "default_top_k": 1}
+        return {"labels": labels_of(config), "activation": activation(config), "default_top_k": 1, "windows": True}
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
         """Return a request for all labels of each text: a comparison needs to know how close the other labels are."""

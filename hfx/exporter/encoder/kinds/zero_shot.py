@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from hfx import names
 from hfx.errors import CheckpointUnsupported
 from hfx.exporter.encoder.kinds.classifier import Classifier
-from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, labels_of, logits_of_labels, names_labels
+from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, labels_of, names_labels
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind, Task
@@ -28,15 +28,11 @@ class ZeroShot(Classifier):
 
     name: ClassVar[Kind] = Kind.ZERO_SHOT
     task: ClassVar[Task] = Task.ZERO_SHOT_CLASSIFICATION
-    item_rank: ClassVar[int] = 2
+    token_outputs: ClassVar[tuple[TensorSpec, ...]] = ()
     postprocess_reads: ClassVar[tuple[str, ...]] = (names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL)
 
     def notes(self, checkpoint: Checkpoint, options: ExportOptions) -> tuple[str, ...]:
         return ()
-
-    def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
-        """Return the NLI logits of each candidate label."""
-        return logits_of_labels(config, -1)
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
         return {"hypothesis_template": HYPOTHESIS_TEMPLATE}
