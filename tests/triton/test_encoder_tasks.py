@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+import torch
+from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
 
 from hfx.client import Client
 from hfx.client.calls import LongTexts
@@ -75,6 +76,28 @@ def test_several_labels_are_ranked_as_the_pipeline_ranks_them(client: Client, pi
     for answer, rows in zip(client.classify("topics-fp32", texts, top_k=3), expected, strict=True):
         assert [p.label for p in answer.predictions] == [row["label"] for row in rows]
         assert [p.score for p in answer.predictions] == pytest.approx([r["score"] for r in rows], abs=SCORE_TOLERANCE)
+
+
+@pytest.mark.parametrize("long", ["mean", "max"])
+def test_scores_of_a_long_text_join_those_of_its_windows(long: str, client: Client, repository: Path) -> None:
+    """The windows are classified one by one, by their own texts."""
+    words = " ".join(example.text for example in zoo.heldout("sentiment", HELD_OUT)).split()
+    tokenizer = AutoTokenizer.from_pretrained(zoo.checkpoint("sentiment-distilbert"))
+    ids = tokenizer(" ".join(words), add_special_tokens=False, verbose=False)["input_ids"]
+    windows = [ids[at : at + 126] for at in range(0, len(ids) - 26, 100)]  # of 128 tokens, 26 of them shared
+    model = AutoModelForSequenceClassification.from_pretrained(zoo.checkpoint("sentiment-distilbert")).eval()
+    with torch.no_grad():
+        special = [torch.tensor([[tokenizer.cls_token_id, *each, tokenizer.sep_token_id]]) for each in windows]
+        scores = np.stack([model(each).logits.softmax(-1)[0].numpy() for each in special])
+    weights = [each.shape[1] for each in special]
+    expected = scores.max(axis=0) if long == "max" else np.average(scores, axis=0, weights=weights)
+    labels = {model.config.id2label[at]: float(score) for at, score in enumerate(expected)}
+    answer = client.classify("sentiment-fp32", " ".join(words), top_k=3, long=long, stride=26)
+    assert {each.label: each.score for each in answer.predictions} == pytest.approx(labels, abs=SCORE_TOLERANCE)
+    assert answer.truncated_tokens == 0 and len(windows) > 3
+    local = LocalModel.open(repository, "sentiment-fp32")
+    found = local.infer({"text_input": " ".join(words), "top_k": 3, "long": long, "stride": 26})
+    assert found["score"] == [each.score for each in answer.predictions]
 
 
 def test_entities_equal_the_pipeline(client: Client, pipe: Pipe) -> None:

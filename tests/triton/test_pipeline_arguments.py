@@ -57,6 +57,9 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
 }
 REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("sentiment-fp32", {"truncation": "only_second"}, "truncation is 'only_second'"),
+    ("sentiment-fp32", {"long": "chunk"}, "long is 'chunk'"),
+    ("sentiment-fp32", {"stride": 16}, "stride is 16"),
+    ("sentiment-fp32", {"long": "mean", "stride": 500}, "stride is 500"),
     ("sentiment-fp32", {"max_length": 16}, "max_length is 16. Send"),
     ("sentiment-fp32", {"doc_stride": 16}, "doc_stride is no parameter of this text-classification model."),
     ("sentiment-fp32", {"max_question_len": 64}, "max_question_len is no parameter"),

@@ -57,8 +57,9 @@ def add_pool(path: Path, room: int) -> None:
         "classes": [CLASSES],
         "tail": [-CLASSES],
         "end": [2**31],
-        "last": [1],
-        "pads": [0, 0, 0, rest],
+        "last": [2],
+        "sequence": [1],
+        "pads": [0, 0, 0, 0, 0, rest],
     }
     for name, value in constants.items():
         graph.initializer.append(helper.make_tensor(f"pool/{name}", TensorProto.INT64, [len(value)], value))
@@ -72,7 +73,8 @@ def add_pool(path: Path, room: int) -> None:
     graph.input.append(helper.make_tensor_value_info("adapters", TensorProto.FLOAT, ["slots", STRIDE]))
     graph.node.extend(
         [
-            helper.make_node("Gather", ["adapters", "adapter"], ["pool/own"], axis=0),
+            helper.make_node("Gather", ["adapters", "adapter"], ["pool/slot"], axis=0),
+            helper.make_node("Unsqueeze", ["pool/slot", "pool/sequence"], ["pool/own"]),
             helper.make_node("Slice", ["pool/own", "pool/zero", "pool/classes", "pool/last"], ["pool/first"]),
             helper.make_node("Slice", ["pool/own", "pool/tail", "pool/end", "pool/last"], ["pool/final"]),
             helper.make_node("Add", ["plain", "pool/first"], ["pool/added"]),
@@ -80,7 +82,7 @@ def add_pool(path: Path, room: int) -> None:
             helper.make_node("Pad", ["pool/logits", "pool/pads", "pool/rest"], [logits.name]),
         ]
     )
-    logits.type.tensor_type.shape.dim[1].dim_value = room
+    logits.type.tensor_type.shape.dim[2].dim_value = room
     onnx.save(model, path)
 
 
