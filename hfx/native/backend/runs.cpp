@@ -7,7 +7,8 @@ namespace {
 // milliseconds once. A run has at most MOST_ELEMENTS elements, unless one sequence has more, so that the data between
 // layers stays in the caches; 1,000 sequences of 20 tokens in one run took 0.8 GB, which the runtime kept (bart-large).
 constexpr size_t RUN_ROWS[] = {64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
-constexpr size_t MOST_ELEMENTS = 1024, FEW_ELEMENTS = 256, NEAR = 2;
+// PART_ELEMENTS is the same of a run for some sequences of a row: requests that are not large wait for one such run at most.
+constexpr size_t MOST_ELEMENTS = 1024, PART_ELEMENTS = 512, FEW_ELEMENTS = 256, NEAR = 2;
 
 size_t per_row(const Job &job) { return job.tokens.sequences * job.tokens.width; }
 
@@ -67,7 +68,8 @@ void Run::begin(Job **jobs, size_t count) {
     cut_ = feed_.rank == 2 && sequences_ * width_ > MOST_ELEMENTS;
     unit_ = cut_ ? width_ : sequences_ * width_;
     units_ = cut_ ? sequences_ : feed_.rows, lines_ = cut_ ? feed_.rows : 1;
-    most_ = MOST_ELEMENTS / unit_ ? MOST_ELEMENTS / unit_ : 1;
+    const size_t most = cut_ ? PART_ELEMENTS : MOST_ELEMENTS;
+    most_ = most / unit_ ? most / unit_ : 1;
     line_ = from_ = 0;
 }
 

@@ -86,6 +86,8 @@ RUN_ROWS = (MOST_ROWS, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 # activations between layers then stay in the caches. 8,192 tokens in one run take 1.5 times as long as in runs of 1,024
 # (int8, distilbert-base, 2 MB of L2 a core; fp32 1.09 times). 1,000 sequences of 20 tokens in one run took 0.8 GB.
 MAX_ELEMENTS = 1024
+# The same of a run for some sequences of a row that is cut. Requests that are not large wait for one such run at most.
+PART_ELEMENTS = 512
 # If padding is skipped, rows share a run if their widths differ by at most this factor, or if the run has at most
 # FEW_ELEMENTS, padding included. Norms are still computed for padding, and products of a few tokens cost nearly as much
 # as products of more tokens.
@@ -332,14 +334,14 @@ def _sequences(joined: Feed, row: int, most: int) -> Iterator[Feed]:
     """Yield the sequences of a row in parts."""
     _, sequences, width = next(iter(joined.values())).shape
     start = 0
-    for size in _sizes(sequences, width, most):
+    for size in _sizes(sequences, width, most, PART_ELEMENTS):
         yield {name: array[row : row + 1, start : start + size] for name, array in joined.items()}
         start += size
 
 
-def _sizes(rows: int, elements: int, most_rows: int) -> Iterator[int]:
+def _sizes(rows: int, elements: int, most_rows: int, most_elements: int = MAX_ELEMENTS) -> Iterator[int]:
     """Yield the number of rows of each run, largest first: `rows` in all, at most `most_rows` each."""
-    most = min(most_rows, max(1, MAX_ELEMENTS // max(1, elements)))
+    most = min(most_rows, max(1, most_elements // max(1, elements)))
     while rows:
         size = next(size for size in RUN_ROWS if size <= min(rows, most))
         yield size
