@@ -79,14 +79,14 @@ class Postprocessor:
 def _of_text(scores: Scores, tokens: NDArray[np.int32], long: bytes) -> Scores:
     """Return a text's score for each label, from those in its windows."""
     count = max(1, np.count_nonzero(tokens))
-    if count == 1:
-        return scores[0]
-    if long == LARGEST:
-        largest: Scores = scores[:count].max(axis=0) + np.float32(0)  # no -0, which may or may not be the largest
-        return largest
-    # cumsum adds window by window, as the backend in C++ does; sum would add in another order.
-    total = np.cumsum(scores[:count] * tokens[:count, None].astype(np.float64), axis=0)[-1]
-    return (total / tokens.sum()).astype(np.float32)
+    joined: Scores = scores[0]
+    if count > 1 and long == LARGEST:
+        joined = scores[:count].max(axis=0) + np.float32(0)  # no -0, which may or may not be the largest
+    elif count > 1:
+        # cumsum adds window by window, as the backend in C++ does; sum would add in another order.
+        total = np.cumsum(scores[:count] * tokens[:count, None].astype(np.float64), axis=0)[-1]
+        joined = (total / tokens.sum()).astype(np.float32)
+    return joined
 
 
 def _best(scores: Scores, count: int) -> NDArray[np.intp]:
