@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hfx import names
 from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter.encoder.checkpoint.pair_templates import MessageTemplate, read_message_template
 from hfx.exporter.encoder.checkpoint.pooling import AnswerLogits, make_pooler
@@ -19,7 +20,7 @@ from hfx.exporter.encoder.graph.constant_prefix import behind_prefix
 from hfx.exporter.encoder.kinds.classifier import Classifier
 from hfx.exporter.encoder.kinds.cross_encoder import CAUSAL_MODELS, templated_ids
 from hfx.exporter.encoder.kinds.judge import CAP, CAUSAL_MODEL
-from hfx.exporter.encoder.kinds.kind import Config, Request, Settings
+from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, omitted
 from hfx.exporter.load import head_rows, load_model
 from hfx.exporter.options import SHORTEST, ExportOptions
 from hfx.exporter.source import Checkpoint
@@ -61,6 +62,9 @@ class AnswerClassifier(Classifier):
     own_options: ClassVar[frozenset[str]] = frozenset({"answer", "system"})
     why_python: ClassVar[tuple[str, ...]] = ("a template of texts",)
     takes_empty: ClassVar[bool] = True
+    item_rank: ClassVar[int] = 1  # no windows
+    token_outputs: ClassVar[tuple[TensorSpec, ...]] = ()
+    postprocess_reads: ClassVar[tuple[str, ...]] = (names.TOP_K,)
 
     auto_class: str = CAUSAL_MODEL
     answers: tuple[tuple[str, str], ...] = ()
@@ -74,6 +78,7 @@ class AnswerClassifier(Classifier):
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
         return {
             **super().fields(checkpoint, options),
+            "omitted": omitted() | {names.LONG, names.STRIDE},
             "answers": _answers(options.answer),
             "template": read_message_template(checkpoint, options.system),
         }
