@@ -124,7 +124,7 @@ def test_the_classification_extension_is_refused_over_http(
     [
         ([{**TEXT, "shape": [1, 1, 1]}], [], "The input 'text_input' has the shape [1,1,1]. Send the shape [n, 1]."),
         ([{**TEXT, "shape": [1, 2], "data": ["a", "b"]}], [], "Send the shape [n, 1]."),
-        ([{**TEXT, "name": "text"}], [], "has no input 'text'. Its inputs are text_input (BYTES), top_k (INT32)."),
+        ([{**TEXT, "name": "text"}], [], "has no input 'text'. Its inputs are text_input (BYTES), top_k (INT32),"),
         (
             [TEXT],
             [{"name": "labels"}],
