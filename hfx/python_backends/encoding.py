@@ -137,7 +137,8 @@ class TextEncoder(RowEncoder):
             raise InvalidInput(f"{TEXT} has a word without an end in {len(used.text)} characters. Divide it by blanks")
         dropped = max(self._dropped(encoding), int(used.cut))
         refuse_cut(reading, dropped, self.settings.max_length)
-        return Row((self._sequence(encoding, characters_before(raw, used), unpooled),), dropped)
+        shift = characters_before(raw, used) if self._needs_places else 0
+        return Row((self._sequence(encoding, shift, unpooled),), dropped)
 
     def _sequence(self, encoding: Any, shift: int, unpooled: int = 0) -> Sequence:
         """Return the sequence of an encoding, in whose text the model's text begins `shift` characters earlier."""

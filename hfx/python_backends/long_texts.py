@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .checks import NAME_LENGTH
-from .errors import HAS_NO_WINDOWS, IS_NO_WAY, ROWS_DIFFER, WINDOWS_SHARE, ContextTooLong, InvalidInput
+from .errors import HAS_NO_WINDOWS, IS_NONE_OF, ROWS_DIFFER, WINDOWS_SHARE, ContextTooLong, InvalidInput
 from .inputs import Tensors, column, decoded
 from .settings import Settings
 from .windows import CONTEXT_BYTES, CONTEXT_TOKENS, REQUEST_TOKENS, without_truncation
@@ -83,7 +83,7 @@ class Windows:
 
     def _check(self, reading: Reading, has_stride: bool) -> None:
         if reading.long not in self._ways:
-            raise InvalidInput(IS_NO_WAY % (LONG, reading.long[:NAME_LENGTH], " or ".join(self._ways)))
+            raise InvalidInput(IS_NONE_OF % (LONG, reading.long[:NAME_LENGTH], " or ".join(self._ways)))
         if not 0 <= reading.stride < self._room:
             raise InvalidInput(WINDOWS_SHARE % (STRIDE, reading.stride, self._room - 1))
         if has_stride and not reading.in_windows:

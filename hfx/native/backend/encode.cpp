@@ -136,7 +136,7 @@ bool Encoder::check_reading(const Inputs &inputs, Text &refusal) const {
         for (const char *way : WAYS) known = known || inputs.longs[row].equals(way);
         Text value;
         if (!known && (!append(value, shown(inputs.longs[row])) || !value.push('\0'))) return false;
-        if (!known) return refuse(refusal, IS_NO_WAY, LONG, value.data(), "truncate or mean or max or error");
+        if (!known) return refuse(refusal, IS_NONE_OF, LONG, value.data(), "truncate or mean or max or error");
         long stride = inputs.stride.empty() ? long(settings.stride) : inputs.stride[row];
         if (stride < 0 || size_t(stride) >= room_) return refuse(refusal, WINDOWS_SHARE, STRIDE, stride, room_ - 1);
         const Long way = reading(inputs, row);
