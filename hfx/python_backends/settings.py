@@ -115,6 +115,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name, check in annotated(type(self)).items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
+        if self.template and (QUERY in self.template[1::2]) != (self.task == "text-ranking"):
+            raise InvalidRequest("template", self.template, f"texts and, of text-ranking alone, a {QUERY}")
         if self.widths[-1] < self.max_length:
             raise InvalidRequest("widths", self.widths, "", f"no width holds {self.max_length} tokens")
 
