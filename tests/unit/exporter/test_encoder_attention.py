@@ -30,6 +30,7 @@ from tests.unit.exporter.test_encoder_linears import LIBRARIES, kinds
 
 ROWS = 3
 EMBEDDINGS = usual_kind("feature-extraction")
+RANKER = usual_kind("text-ranking")  # logits of one sequence
 # Attention that is no operator: scores are more than a product and what is added, or the mask is no addend.
 TRACED = {"convbert", "flaubert", "mobilebert", "nystromformer", "squeezebert", "xlm"}
 FORMS = {"mpnet": {"SelfAttentionBias"}}
@@ -63,7 +64,7 @@ def test_attention_becomes_one_linear_and_one_operator(width: int) -> None:
     """The answers are near the float graph's, with the library and without, in a batch with padding."""
     bert = tiny_checkpoints.bert("ForSequenceClassification")
     bert.set_attn_implementation("eager")  # as exports load it
-    graph = build_graph(bert, usual_kind("text-classification"), 0, None)
+    graph = build_graph(bert, RANKER, 0, None)
     quantized = row_wise(graph, LEVELS).model
     layers = bert.config.num_hidden_layers
     assert kinds(quantized)["SelfAttention"] == layers
@@ -146,7 +147,7 @@ def test_a_text_has_the_same_bits_in_batches_of_every_width_and_row_count(thread
     """12 widths and 64 row counts make 768 batches, of which `make test` has a third."""
     bert = tiny_checkpoints.bert("ForSequenceClassification", max_position_embeddings=128)
     bert.set_attn_implementation("eager")  # as exports load it
-    graph = row_wise(build_graph(bert, usual_kind("text-classification"), 0, None), LEVELS).model
+    graph = row_wise(build_graph(bert, RANKER, 0, None), LEVELS).model
     session = onnx_toys.session(graph, operators=library(), threads=threads)
     random = np.random.default_rng(0)
     for width in range(8, 104, 8):

@@ -119,7 +119,7 @@ def test_a_task_of_another_kind_is_refused(tmp_path: Path, config: dict[str, Any
     "config",
     [
         {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]},
-        {"model_type": "falcon", "architectures": ["FalconForSequenceClassification"]},
+        {"model_type": "glm", "architectures": ["GlmForSequenceClassification"]},
         {"model_type": "nllb-moe", "architectures": ["NllbMoeForConditionalGeneration"]},
         {"model_type": "xlm", "architectures": ["XLMWithLMHeadModel"]},
         {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]},
