@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hfx import names
+from hfx.exporter.encoder.checkpoint.architectures import DECODERS, ENCODERS
 from hfx.exporter.encoder.checkpoint.pooling import Pooling, make_pooler
 from hfx.exporter.encoder.graph.build import build_graph
 from hfx.exporter.encoder.kinds import usual_kind
@@ -32,19 +33,26 @@ ROWS = 3
 EMBEDDINGS = usual_kind("feature-extraction")
 RANKER = usual_kind("text-ranking")  # logits of one sequence
 # Attention that is no operator: scores are more than a product and what is added, or the mask is no addend.
-TRACED = {"convbert", "flaubert", "mobilebert", "nystromformer", "squeezebert", "xlm"}
+TRACED = {
+    "bloom", "convbert", "falcon", "flaubert", "gemma2", "gpt_neo", "hunyuan_v1_dense", "ministral", "mobilebert",
+    "mpt", "mvp", "nystromformer", "openai-gpt", "seed_oss", "squeezebert", "xlm",
+}  # fmt: skip
 FORMS = {"mpnet": {"SelfAttentionBias"}}
 FORMS |= {kind: {"SelfAttentionDisentangled"} for kind in ("deberta", "deberta-v2")}
-FORMS |= {kind: {"SelfAttentionRotary"} for kind in ("eurobert", "modernbert", "nomic_bert")}
-FORMS |= {kind: {"SelfAttentionHeads"} for kind in ("esm", "roformer")}  # scaled, or rotated in other pairs
 FORMS |= {
-    kind: {"SelfAttention", "SelfAttentionHeads"} for kind in ("bart", "mbart")
+    kind: {"SelfAttentionRotary"}
+    for kind in ("eurobert", "gte", "jina_embeddings_v3", "modernbert", "nomic_bert", "ultrabert")
+}
+# Scaled, or rotated in other pairs, or with a causal mask.
+FORMS |= {kind: {"SelfAttentionHeads"} for kind in ("esm", "esmc", "roformer", *(DECODERS - TRACED))}
+FORMS |= {
+    kind: {"SelfAttention", "SelfAttentionHeads"} for kind in ("bart", "mbart", "plbart")
 }  # whose decoders attend to the encoder's output
 # One architecture of each kind of graph; the others, whose graphs are like one of these, in make test-full.
 KINDS = ("bart", "bert", "convbert", "deberta", "deberta-v2", "esm", "eurobert", "mobilebert", "modernbert", "mpnet",
          "nomic_bert", "roformer")  # fmt: skip
-ARCHITECTURES = {kind: kind if kind in KINDS else full(kind) for kind in tiny_encoders.CONFIGS}
-WITH_OPERATORS = [ARCHITECTURES[kind] for kind in sorted(set(tiny_encoders.CONFIGS) - TRACED)]
+ARCHITECTURES = {kind: kind if kind in KINDS else full(kind) for kind in sorted(ENCODERS | DECODERS)}
+WITH_OPERATORS = [ARCHITECTURES[kind] for kind in sorted(ARCHITECTURES.keys() - TRACED)]
 
 
 @cache
