@@ -7,19 +7,20 @@ from pathlib import Path
 import onnx
 import pytest
 
+from hfx.exporter.encoder.checkpoint.architectures import DECODERS, ENCODERS
 from hfx.exporter.encoder.graph.fusion import rows_graph
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.quantize.encoder import half
 from hfx.exporter.quantize.generator import FORMATS
 from hfx.python_backends.engine.spec import read_spec
-from tests.rigs.checkpoints import tiny_encoders, tiny_generators
+from tests.rigs.checkpoints import tiny_generators
 from tests.rigs.machine.cuda_host import needs_cuda_host, run
 from tests.unit.exporter.test_fusion import graphs
 
 pytestmark = needs_cuda_host
 # ONNX Runtime computes a part of the rotation on the CPU, so runs are not captured (1.31.1).
 NOT_CAPTURED = {"roformer"}
-POOLED = [(name, "feature-extraction", "mean") for name in tiny_encoders.CONFIGS if name not in NOT_CAPTURED]
+POOLED = [(name, "feature-extraction", "mean") for name in sorted((ENCODERS | DECODERS) - NOT_CAPTURED)]
 OTHERS = [
     *(("bert", "feature-extraction", mode) for mode in ("cls", "max", "lasttoken", "weightedmean")),
     ("bart", "zero-shot-classification", ""),
