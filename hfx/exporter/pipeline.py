@@ -27,6 +27,7 @@ from hfx.exporter.source import Checkpoint
 from hfx.exporter.steps import Artefacts, Step
 from hfx.exporter.tensors import file_names, first_names
 from hfx.manifest import Manifest
+from hfx.names import Task
 from hfx.repository import Staging, check_target, recover
 
 Progress = Callable[[str], AbstractContextManager[Show | None]]
@@ -39,6 +40,8 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
     """
     if options.task in ALIASES:
         options = replace(options, task=ALIASES[options.task])
+    if options.answer and options.task is None:
+        options = replace(options, task=Task.TEXT_CLASSIFICATION)
     generates = is_generator(checkpoint, options.task)
     plan = (make_generator_plan if generates else make_encoder_plan)(checkpoint, options)
     return replace(plan, notes=(*plan.notes, *_left_out(plan)), parameters=decision_parameters(plan, options))

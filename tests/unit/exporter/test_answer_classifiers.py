@@ -37,7 +37,7 @@ TEXTS = ["a", "", " a cat \n", "\n\nfind a film", "the cat sat in paris " * 3, "
 
 def export(tmp_path: Path, **options: Any) -> tuple[LocalModel, Manifest]:
     manifest = export_checkpoint(
-        tmp_path / "model", tmp_path / "repository", name="model", task=Task.TEXT_CLASSIFICATION, **options
+        tmp_path / "model", tmp_path / "repository", name="model", **({"task": Task.TEXT_CLASSIFICATION} | options)
     )
     return LocalModel.open(tmp_path / "repository", "model"), manifest
 
@@ -79,8 +79,9 @@ def test_scores_are_those_of_the_answers_first_tokens(
     ranker: Ranker, system: str | None, answers: tuple[str, ...], shared: str, tmp_path: Path
 ) -> None:
     write_decoder(tmp_path / "model", ranker)
-    model, manifest = export(tmp_path, answer=answers, system=system)
+    model, manifest = export(tmp_path, answer=answers, system=system, task=None)
     assert manifest.choices["kind"] == Kind.ANSWER_CLASSIFIER
+    assert manifest.task == Task.TEXT_CLASSIFICATION
     labels = [answer.partition("=")[0] for answer in answers]
     found = model.infer_all([{"text_input": text, "top_k": 9} for text in TEXTS])
     for text, answer in zip(TEXTS, found, strict=True):

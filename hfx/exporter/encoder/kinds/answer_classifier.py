@@ -59,6 +59,7 @@ class AnswerClassifier(Classifier):
     """Labels of a text by a language model: `answers` are pairs of a label and the text of its answer."""
 
     name: ClassVar[Kind] = Kind.ANSWER_CLASSIFIER
+    plain_name: ClassVar[str] = "language models that classify"
     own_options: ClassVar[frozenset[str]] = frozenset({"answer", "system"})
     why_python: ClassVar[tuple[str, ...]] = ("a template of texts",)
     takes_empty: ClassVar[bool] = True

@@ -37,6 +37,7 @@ class Classifier(EncoderKind):
     """Labels of a text, best first."""
 
     name: ClassVar[Kind] = Kind.CLASSIFIER
+    plain_name: ClassVar[str] = "models with a head for labels"
     task: ClassVar[Task] = Task.TEXT_CLASSIFICATION
     architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
     outputs: ClassVar[tuple[TensorSpec, ...]] = (
