@@ -23,7 +23,7 @@ USUAL: Mapping[Task, Kind] = MappingProxyType(
 )
 VECTORS_OF_TOKENS = frozenset({Kind.LATE, Kind.TOKEN_VECTORS})
 KIND = "kind"  # a parameter in a model's configuration, and a choice in its manifest
-# Parameters of a classifier's configuration: a score from 0 to 1, and labels as a JSON list (exporter/decisions.py).
+# Parameters of a classifier's configuration, in JSON: label -> score ("": of all labels), and a list of labels.
 THRESHOLDS, SAFE_LABELS = "thresholds", "safe_labels"
 NO_CHOICES: Mapping[str, Any] = MappingProxyType({})
 

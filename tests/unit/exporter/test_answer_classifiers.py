@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from hfx.errors import CheckpointUnsupported, UsageError
+from hfx.exporter.labelled_data import read_data
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import make_plan
 from hfx.exporter.source import open_checkpoint
+from hfx.exporter.verify import open_published
 from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest
 from hfx.names import Kind, Task
@@ -83,6 +85,10 @@ def test_scores_are_those_of_the_answers_first_tokens(
     assert manifest.choices["kind"] == Kind.ANSWER_CLASSIFIER
     assert manifest.task == Task.TEXT_CLASSIFICATION
     labels = [answer.partition("=")[0] for answer in answers]
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "".join(f"find,{label}\n" for label in labels))
+    kind = open_published(tmp_path / "repository", "model").task
+    assert read_data(rows, kind, {}).targets == tuple(labels)
     found = model.infer_all([{"text_input": text, "top_k": 9} for text in TEXTS])
     for text, answer in zip(TEXTS, found, strict=True):
         scores = dict(zip(answer["label"], answer["score"], strict=True))
@@ -103,8 +109,19 @@ def test_no_text_changes_the_tokens_before_it(tmp_path: Path) -> None:
     assert not [text for text, each in zip(texts, encoded, strict=True) if isinstance(each, Exception)]
 
 
-def test_a_long_text_loses_its_end_and_keeps_the_template(tmp_path: Path) -> None:
-    write_decoder(tmp_path / "model", Ranker(template=CHATML))
+@pytest.mark.parametrize(
+    ("model_type", "sizes"),
+    [
+        ("qwen3", {}),
+        ("qwen3", {"max_position_embeddings": Ranker().length}),
+        ("gpt2", {"n_positions": Ranker().length}),
+    ],
+)
+def test_a_long_text_loses_its_end_and_keeps_the_template(
+    model_type: str, sizes: dict[str, Any], tmp_path: Path
+) -> None:
+    """A prompt may be as long as the positions of the model, with padding behind it."""
+    write_decoder(tmp_path / "model", Ranker(model_type, sizes, CHATML))
     model, _ = export(tmp_path, answer=ANSWERS, system=POLICY)
     short, long = (model.encode([{"text_input": "find a film " * count}])[0] for count in (1, 500))
     assert long["input_ids"].shape[-1] + len(model.encoder.settings.prefix) >= Ranker().length

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported, UsageError
@@ -37,6 +37,7 @@ MOST_ANSWERS = 64
 BEGINNINGS = ("a", "1", " a", "\n\na", "\t", "'s", ".", "é", "</a>", "a" * 40)
 MARGIN = 4
 SAME_LOGIT = 1e-3  # as a share of the largest logit: float32 sums in another order
+OMITTED = omitted() | {names.LONG, names.STRIDE}  # no windows
 NO_TEMPLATE = MessageTemplate(("", TEXT_INPUT, ""))
 ADVICE = "Give at least two answers, each as the model would begin it: --answer yes=Yes --answer no=No."
 
@@ -79,10 +80,14 @@ class AnswerClassifier(Classifier):
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
         return {
             **super().fields(checkpoint, options),
-            "omitted": omitted() | {names.LONG, names.STRIDE},
+            "omitted": OMITTED,
             "answers": _answers(options.answer),
             "template": read_message_template(checkpoint, options.system),
         }
+
+    @classmethod
+    def published(cls, labels: Sequence[str], has_prompts: bool) -> Self:
+        return cls(answers=tuple((label, label) for label in labels), omitted=OMITTED)
 
     def notes(self, checkpoint: Checkpoint, options: ExportOptions) -> tuple[str, ...]:
         return ()
