@@ -17,11 +17,8 @@ from hfx.tasks.kinds import SAFE_LABELS, THRESHOLDS
 
 def decision_parameters(plan: Plan, options: ExportOptions) -> dict[str, str]:
     """Return the parameters of NAME's configuration that `options` set. Raises UsageError for invalid ones."""
-    if not options.threshold and not options.safe_label:
-        return {}
-    if not isinstance(plan.kind, Classifier):
-        message = f"--threshold and --safe-label are for text-classification, not for {plan.kind.task}."
-        raise UsageError(message, "Leave them out.")
+    if not isinstance(plan.kind, Classifier) or not (options.threshold or options.safe_label):
+        return {}  # other kinds refuse these options
     known = plan.kind.last_step_settings(plan.checkpoint.config)["labels"]
     _check_known(known, options.safe_label, "--safe-label")
     if set(options.safe_label) == set(known):

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from hfx.errors import UsageError
 from hfx.exporter.encoder.gate import forward
-from hfx.exporter.encoder.kinds.classifier import Classifier
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.labelled_data import LabelledData
 from hfx.local import Tensors
@@ -30,7 +29,7 @@ HALVINGS = 60  # of the interval that holds the temperature: to the last bit
 def fit(plan: EncoderPlan, data: LabelledData, tokenizer: Any, model: Any, pooler: Any) -> dict[str, Any]:
     """Return the temperature of the checkpoint for `data`, and the number of rows. Raises UsageError."""
     settings = plan.kind.last_step_settings(plan.checkpoint.config)
-    if not isinstance(plan.kind, Classifier) or settings["activation"] == "none" or len(settings["labels"]) < 2:
+    if settings["activation"] == "none" or len(settings["labels"]) < 2:
         raise UsageError("--calibrate is for classifiers of two labels or more.", "Leave it out.")
     if len(data.targets) < FEWEST_ROWS:
         raise UsageError(f"{len(data.targets)} rows do not calibrate a model.", f"Give {FEWEST_ROWS} rows or more.")

@@ -30,6 +30,8 @@ ENCODER_OPTIONS = {
     "exporter": "--exporter optimum",
     "cpu_math": "--cpu-math",
     "calibrate": "--calibrate",
+    "threshold": "--threshold",
+    "safe_label": "--safe-label",
     "dimensions": "--dimensions",
     "token_vectors": "--token-vectors",
 }

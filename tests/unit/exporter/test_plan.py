@@ -141,7 +141,11 @@ def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architecture
         *(({"threshold": (score,)}, UsageError, "threshold") for score in ("-1", "1.01", "nan", "LABEL_0=2", "x")),
         ({"safe_label": ("UNKNOWN",)}, UsageError, "UNKNOWN"),
         ({"safe_label": ("LABEL_0", "LABEL_1")}, UsageError, "All labels"),
-        ({"task": "text-ranking", "threshold": ("0.3",)}, UsageError, "text-classification"),
+        *(
+            ({"task": task, name: value}, UsageError, "is for text-classification, not for")
+            for task in ("text-ranking", "zero-shot-classification", "token-classification")
+            for name, value in (("threshold", ("0.3",)), ("safe_label", ("a",)), ("calibrate", Path("a.csv")))
+        ),
         ({"verify_data": (Path("gone.csv"),)}, UsageError, "gone.csv"),
         *(({"name": n}, UsageError, "name") for n in ("Upper", "a/b", "..", "x_net", "x_stream", "-x", "a" * 129)),
     ],

@@ -61,7 +61,7 @@ class AnswerClassifier(Classifier):
 
     name: ClassVar[Kind] = Kind.ANSWER_CLASSIFIER
     plain_name: ClassVar[str] = "language models that classify"
-    own_options: ClassVar[frozenset[str]] = frozenset({"answer", "system"})
+    own_options: ClassVar[frozenset[str]] = Classifier.own_options | {"answer", "system"}
     why_python: ClassVar[tuple[str, ...]] = ("a template of texts",)
     takes_empty: ClassVar[bool] = True
     item_rank: ClassVar[int] = 1  # no windows

@@ -38,6 +38,7 @@ class Classifier(EncoderKind):
 
     name: ClassVar[Kind] = Kind.CLASSIFIER
     plain_name: ClassVar[str] = "models with a head for labels"
+    own_options: ClassVar[frozenset[str]] = frozenset({"calibrate", "threshold", "safe_label"})
     task: ClassVar[Task] = Task.TEXT_CLASSIFICATION
     architectures: ClassVar[tuple[str, ...]] = ("ForSequenceClassification",)
     outputs: ClassVar[tuple[TensorSpec, ...]] = (

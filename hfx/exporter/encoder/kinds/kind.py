@@ -49,6 +49,9 @@ OPTIONS_OF_KINDS = {
     "token_vectors": "--token-vectors is for feature-extraction, not for",
     "dimensions": "--dimensions is for feature-extraction with one vector of a text, not for",
     "aggregation": "--aggregation is for token-classification, not for",
+    "calibrate": "--calibrate is for text-classification, not for",
+    "threshold": "--threshold is for text-classification, not for",
+    "safe_label": "--safe-label is for text-classification, not for",
     "answer": "--answer is for text-classification by a language model, not for",
     "system": "--system is for text-classification by a language model, not for",
 }

@@ -29,6 +29,8 @@ class ZeroShot(Classifier):
     name: ClassVar[Kind] = Kind.ZERO_SHOT
     task: ClassVar[Task] = Task.ZERO_SHOT_CLASSIFICATION
     token_outputs: ClassVar[tuple[TensorSpec, ...]] = ()
+    own_options: ClassVar[frozenset[str]] = frozenset()
+    plain_name: ClassVar[str] = ""
     postprocess_reads: ClassVar[tuple[str, ...]] = (names.CANDIDATE_LABELS, names.TOP_K, names.MULTI_LABEL)
 
     def notes(self, checkpoint: Checkpoint, options: ExportOptions) -> tuple[str, ...]:
