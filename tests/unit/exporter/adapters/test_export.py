@@ -167,6 +167,7 @@ def raise_first(outcomes: Outcomes) -> None:
     [
         ({"name": "m"}, "without --name"),
         ({"verify_data": (Path("dev.csv"),)}, "without --verify-data"),
+        ({"calibrate": Path("dev.csv")}, "without --calibrate"),
         ({"device": "gpu"}, "are for CPUs"),
         ({"cpu_runtime": "openvino"}, "need the native runtime"),
     ],
