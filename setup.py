@@ -1,6 +1,7 @@
-"""The native library and the SBOM as steps of the build; everything else is in pyproject.toml.
+"""The native libraries and the SBOM as steps of the build; everything else is in pyproject.toml.
 
-One wheel for all Pythons where it could be compiled, a pure one without it elsewhere: hfx works without, and says so.
+One wheel for all Pythons, and for both kinds of processors, where they could be compiled; a pure one without them
+elsewhere: hfx works without, and says so.
 """
 
 import runpy
@@ -32,25 +33,29 @@ class BuildNative(Command):
         """Where the wheel is collected: as the Python files."""
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
-    def library(self) -> Path:
-        """Where the library is or will be."""
-        return Path("." if self.editable_mode else self.build_lib, NATIVE, COMPILER["LIBRARY"]).absolute()
+    def libraries(self) -> list[Path]:
+        """Where the libraries are or will be."""
+        folder = Path("." if self.editable_mode else self.build_lib, NATIVE).absolute()
+        return [folder / target.library for target in COMPILER["TARGETS"].values()]
 
     def run(self) -> None:
         """A failure leaves no library, not even an older one."""
+        libraries = self.libraries()
         if IS_COMPILED and not self.editable_mode:
-            self.mkpath(str(self.library().parent))
-            self.copy_file(str(HERE / NATIVE / COMPILER["LIBRARY"]), str(self.library()))
+            self.mkpath(str(libraries[0].parent))
+            for library in libraries:
+                self.copy_file(str(HERE / NATIVE / library.name), str(library))
             return
         try:
-            COMPILER["build"](self.library())
+            COMPILER["build"](libraries[0].parent)
         except COMPILER["BuildFailed"] as error:
-            self.library().unlink(missing_ok=True)
+            for library in libraries:
+                library.unlink(missing_ok=True)
             self.warn(f"hfx is installed without its native kernels.\n{error}")
 
 
 class Wheel(bdist_wheel):
-    """The tag says what the library needs: no Python, the glibc that it was linked for."""
+    """The tag says what the libraries need: no Python, the glibc that they were linked for."""
 
     def initialize_options(self) -> None:
         """Files are stored: versions of zlib compress to different bytes, and others could not build the same wheel."""
@@ -59,18 +64,19 @@ class Wheel(bdist_wheel):
 
     def get_tag(self) -> tuple[str, str, str]:
         """As wheel files are named: Python, ABI, platform."""
-        native = self.get_finalized_command("build_native").library().exists()
-        return ("py3", "none", "manylinux_2_17_x86_64") if native else super().get_tag()
+        native = all(library.exists() for library in self.get_finalized_command("build_native").libraries())
+        platforms = ".".join(sorted(f"manylinux_2_17_{machine}" for machine in COMPILER["TARGETS"]))
+        return ("py3", "none", platforms) if native else super().get_tag()
 
     def write_wheelfile(self, wheelfile_base: str, *arguments: str) -> None:
         """Write the SBOM beside the file WHEEL, whose folder has METADATA by now."""
         super().write_wheelfile(wheelfile_base, *arguments)
-        library = self.get_finalized_command("build_native").library()
-        content = library.read_bytes() if library.exists() else None
+        libraries = self.get_finalized_command("build_native").libraries()
+        contents = {f"{NATIVE}/{each.name}": each.read_bytes() for each in libraries if each.exists()}
         sbom = Path(wheelfile_base, SBOM["FILE"])
         sbom.parent.mkdir(exist_ok=True)
         metadata = Path(wheelfile_base, "METADATA").read_text(encoding="utf-8")
-        sbom.write_text(SBOM["document"](metadata, content, COMPILER["ZIGLANG"]), encoding="utf-8")
+        sbom.write_text(SBOM["document"](metadata, contents, COMPILER["ZIGLANG"]), encoding="utf-8")
 
 
 build.sub_commands.append(("build_native", None))

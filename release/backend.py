@@ -16,7 +16,7 @@ from pathlib import Path
 from release import Refused
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-TAG = "py3-none-manylinux_2_17_x86_64"
+TAG = "py3-none-manylinux_2_17_aarch64.manylinux_2_17_x86_64"
 CALL = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 SECONDS = 1200.0
 SHOWN = 15  # lines of the output of a build that fails

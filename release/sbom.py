@@ -1,7 +1,7 @@
 """The software bill of materials of a wheel, as CycloneDX 1.6, which setup.py puts into `.dist-info/sboms/` (PEP 770).
 
-It lists the packages that pyproject.toml requires, the native library, and what compiled the library; hfx contains no
-code of others. It names neither times nor folders of the machine, so that each build writes the same bytes. This file
+It lists the packages that pyproject.toml requires, the native libraries, and what compiled them; hfx contains no code
+of others. It names neither times nor folders of the machine, so that each build writes the same bytes. This file
 uses only the standard library, because setup.py runs it before hfx is installed.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from email import message_from_string
 from typing import Any
 
 FILE = "sboms/hfx.cdx.json"  # in the folder .dist-info
-LIBRARY = "hfx/native/libhfx_operators.so"
+LIBRARY, LIBRARIES = "hfx/native/libhfx_operators.so", re.compile(r"hfx/native/libhfx_operators\w*\.so")
 LIBC = "glibc"
 PROPERTY = "hfx:requirement"
 FORMAT = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1}
@@ -22,21 +23,20 @@ REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[^]]*\])?\s*(?P<versions>[^;]*)
 Component = dict[str, Any]
 
 
-def document(metadata: str, library: bytes | None, compiler: str) -> str:
+def document(metadata: str, libraries: Mapping[str, bytes], compiler: str) -> str:
     """Return the document of a wheel with the core metadata `metadata`.
 
-    `library` is the content of the native library, None for a wheel without it. `compiler` is the requirement of the
-    package that compiled it, such as ziglang==0.17.1.
+    `libraries` are the native libraries: name in the wheel -> content. `compiler` is the requirement of the package
+    that compiled them, such as ziglang==0.17.1.
     """
     headers = message_from_string(metadata)
     licenses = [{"expression": headers["License-Expression"]}]
     root = {**_package(headers["Name"], headers["Version"]), "licenses": licenses}
     packages = _packages(metadata)
-    native = [] if library is None else [*_native(library, headers["Version"], licenses), _compiler(compiler)]
+    native = [*_native(libraries, headers["Version"], licenses), _compiler(compiler)] if libraries else []
     used = [component["bom-ref"] for component in (*packages, *native) if component["scope"] != "excluded"]
     edges = [{"ref": root["bom-ref"], "dependsOn": [ref for ref in used if ref != LIBC]}]
-    if native:
-        edges.append({"ref": LIBRARY, "dependsOn": [LIBC]})
+    edges += [{"ref": library, "dependsOn": [LIBC]} for library in libraries]
     content = {**FORMAT, "metadata": {"component": root}, "components": [*packages, *native], "dependencies": edges}
     return json.dumps(content, indent=2) + "\n"
 
@@ -79,31 +79,38 @@ def _parsed(requirement: str) -> dict[str, str]:
     return match.groupdict()
 
 
-def _native(library: bytes, version: str, licenses: list[dict[str, str]]) -> list[Component]:
-    """Return the components of the native library and of what it links."""
-    own = {
-        "type": "library", "bom-ref": LIBRARY, "name": LIBRARY, "version": version, "scope": "required",
-        "description": "C++ of hfx (hfx/native), compiled for this wheel. It links the C library only.",
-        "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(library).hexdigest()}], "licenses": licenses,
-    }  # fmt: skip
+def _native(libraries: Mapping[str, bytes], version: str, licenses: list[dict[str, str]]) -> list[Component]:
+    """Return the components of the native libraries and of what they link."""
+    own: list[Component] = [
+        {
+            "type": "library", "bom-ref": name, "name": name, "version": version, "scope": "required",
+            "description": "C++ of hfx (hfx/native), compiled for this wheel. It links the C library only.",
+            "hashes": _hashes(content), "licenses": licenses,
+        }
+        for name, content in libraries.items()
+    ]  # fmt: skip
     libc = {
         "type": "library", "bom-ref": LIBC, "name": LIBC, "scope": "required",
         "description": "The C library of the system, 2.17 or later. It is not in the wheel.",
     }  # fmt: skip
-    return [own, libc]
+    return [*own, libc]
+
+
+def _hashes(content: bytes) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}]
 
 
 def _compiler(requirement: str) -> Component:
     name, _, version = requirement.partition("==")
-    text = f"Its clang compiles {LIBRARY}. It is not in the wheel."
+    text = "Its clang compiles hfx/native. It is not in the wheel."
     return {**_package(name, version), "scope": "excluded", "description": text}
 
 
-def check(content: bytes, metadata: str, library: bytes | None) -> None:
+def check(content: bytes, metadata: str, libraries: Mapping[str, bytes]) -> None:
     """Raise ValueError unless `content` is a CycloneDX document that describes the wheel.
 
-    Its subject must have the name and the version of `metadata`, its components the same requirements, and `library`,
-    the content of the native library, the hash that is stated. References must have targets.
+    Its subject must have the name and the version of `metadata`, its components the same requirements, and the native
+    `libraries` (name -> content) the hashes that are stated. References must have targets.
     """
     try:
         sbom = json.loads(content)
@@ -123,7 +130,7 @@ def check(content: bytes, metadata: str, library: bytes | None) -> None:
     stated = [item.get("value") for component in components for item in _objects(component.get("properties", []))]
     if sorted(map(str, stated)) != sorted(_requirements(metadata)):
         raise ValueError("its requirements are not those of METADATA")
-    _check_library(components, library)
+    _check_libraries(components, libraries)
     if b'"/' in content:
         raise ValueError("it names a folder of the machine that built it")
 
@@ -142,11 +149,10 @@ def _check_references(components: list[Component], edges: list[Component]) -> No
         raise ValueError(f"no component has the bom-ref {lost[0]}")
 
 
-def _check_library(components: list[Component], library: bytes | None) -> None:
-    stated = [component.get("hashes") for component in components if component["bom-ref"] == LIBRARY]
-    digests = [] if library is None else [[{"alg": "SHA-256", "content": hashlib.sha256(library).hexdigest()}]]
-    if stated != digests:
-        raise ValueError(f"the hash of {LIBRARY} is another")
+def _check_libraries(components: list[Component], libraries: Mapping[str, bytes]) -> None:
+    stated = {ref: each.get("hashes") for each in components if LIBRARIES.fullmatch(ref := each["bom-ref"])}
+    if stated != {name: _hashes(content) for name, content in libraries.items()}:
+        raise ValueError("the hashes of the native libraries are others")
 
 
 def _objects(value: object) -> list[Component]:

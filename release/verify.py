@@ -87,9 +87,9 @@ def _check_sbom(wheel: str, folder: str, members: Members) -> None:
     name, metadata = f"{folder}/{sbom.FILE}", f"{folder}/METADATA"
     if lost := [path for path in (name, metadata) if path not in members]:
         raise Refused(f"{wheel} has no {lost[0]}.", AGAIN)
-    library = members.get(sbom.LIBRARY)
+    libraries = {path: member.content for path, member in members.items() if sbom.LIBRARIES.fullmatch(path)}
     try:
-        sbom.check(members[name].content, members[metadata].content.decode(), library.content if library else None)
+        sbom.check(members[name].content, members[metadata].content.decode(), libraries)
     except ValueError as error:
         raise Refused(f"The SBOM of {wheel} is wrong: {error}.", AGAIN) from error
 

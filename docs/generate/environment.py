@@ -9,11 +9,11 @@ from docs.generate import tables
 from hfx.cli.commands import COMMANDS, load
 
 AZURE = "batch azure "  # commands that repeat those of another tool
-KERNELS = "amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2"
+KERNELS = "amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2; on aarch64 neon-i8mm, neon-dot"
 # Name, what reads it, meaning.
 OTHERS = (
     ("HFX_TOKEN", "`hfx infer`, `hfx deploy check` and other commands with `--url`", "API key of the server"),
-    ("HFX_NATIVE_KERNELS", "native operators", f"{KERNELS}, or none; default: the fastest"),
+    ("HFX_NATIVE_KERNELS", "native operators", f"{KERNELS}; or none; default: the fastest"),
     (
         "HFX_HUGE_PAGES",
         "engines",

@@ -45,7 +45,6 @@ NEAR = 1.05  # times whose ratio is below this are a near tie
 BUSY_CORES = 0.3  # used by other processes; the manifest states a larger number
 CONTRIB = "com.microsoft"
 STAT = Path("/proc/stat")
-NO_KERNELS = "this processor has no AVX2 with FMA and F16C"
 LARGEST_BYTES = 1 << 30  # above it, writing the optimized graph would take longer than it is worth
 
 
@@ -103,7 +102,7 @@ def weight_levels(cpuinfo: Path = CPUINFO) -> int:
 def why_no_native() -> str:
     """Return why the native operators can't run on this machine; empty if they can."""
     try:
-        return "" if native.kernels() else NO_KERNELS
+        return "" if native.kernels() else native.refusal()
     except NativeMissing as missing:
         return missing.message.rstrip(".")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from pathlib import Path
 
 from hfx.errors import NativeMissing
@@ -34,23 +33,41 @@ def library() -> Path:
     )
 
 
+def libraries(folder: Path | None = None) -> dict[str, Path]:
+    """Return the libraries in `folder`, by processor as platform.machine() names it; by default, those of hfx.
+
+    A model is published with all of them, because it may be served on another processor. Raises NativeMissing if hfx
+    has none for this machine.
+    """
+    from hfx.native.build import TARGETS
+
+    paths = {machine: (folder or library().parent) / target.library for machine, target in TARGETS.items()}
+    return {machine: path for machine, path in paths.items() if path.is_file()}
+
+
 def kernels() -> str:
     """Return the name of the kernels that the operators use on this processor; "" if they can use none.
 
-    The names are amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni and avx2. The environment variable
-    HFX_NATIVE_KERNELS selects other kernels that the processor can run. Raises NativeMissing if the library is missing
-    or can't be loaded, or if the variable names no kernels.
+    The names are amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni and avx2 on x86-64, neon-i8mm and neon-dot on
+    aarch64. The environment variable HFX_NATIVE_KERNELS selects other kernels that the processor can run. Raises
+    NativeMissing if the library is missing or can't be loaded, or if the variable names no kernels.
     """
+    name = _text("hfx_native_kernels")
+    if name == "?":
+        raise NativeMissing(f"{refusal()}.", "Change it, or leave it out.")
+    return name
+
+
+def refusal() -> str:
+    """Return why `kernels` has no name, without a period. Raises NativeMissing for a library that can't be loaded."""
+    return _text("hfx_native_refusal").removeprefix("hfx: ")
+
+
+def _text(function: str) -> str:
     path = library()
     try:
-        function = ctypes.CDLL(str(path)).hfx_native_kernels
+        text = getattr(ctypes.CDLL(str(path)), function)
     except OSError as error:
         raise NativeMissing(f"{path} can't be loaded: {error}.", "Run `python -m hfx.native.build` again.") from error
-    function.restype = ctypes.c_char_p
-    name: bytes = function()
-    if name == b"?":
-        raise NativeMissing(
-            f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels.",
-            "Set it to amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 or none, or leave it out.",
-        )
-    return name.decode()
+    text.restype = ctypes.c_char_p
+    return str(text().decode())

@@ -78,18 +78,6 @@ __attribute__((noinline)) void add_tile(const float *weights, const float *value
         for (int v = 0; v < Vectors; v++) store(sums + q * LARGEST_HEAD + v * WIDTH, sum[q][v]);
 }
 
-// Calls `work` with the two numbers as constants: Queries of 1 to SUM_ROWS, Vectors of 1 to SUM_VECTORS.
-template <int N> struct Constant {
-    static constexpr int value = N;
-};
-template <int Q = SUM_ROWS, int V = SUM_VECTORS, typename Work> inline void with_sizes(int queries, long vectors, Work work) {
-    if constexpr (Q > 1)
-        if (queries < Q) return with_sizes<Q - 1, V>(queries, vectors, work);
-    if constexpr (V > 1)
-        if (vectors < V) return with_sizes<Q, V - 1>(queries, vectors, work);
-    work(Constant<Q>(), Constant<V>());
-}
-
 template <typename Number> struct AttendingMany : Softmaxes<MOST_QUERIES> {
     alignas(64) float block[BLOCK * LARGEST_HEAD];  // keys, [width][BLOCK], or values, [BLOCK][width]
 

@@ -1,6 +1,7 @@
-"""Compiles libhfx_operators.so, for `python -m hfx.native.build` and for setup.py when hfx is installed.
+"""Compiles the native libraries, for `python -m hfx.native.build` and for setup.py when hfx is installed.
 
-The library contains the operators for ONNX Runtime, the tokenizer, and Triton's backend for encoders.
+A library contains the operators for ONNX Runtime, the tokenizer, and Triton's backend for encoders. There is one for
+each kind of processor. Each is compiled on both, because a published model has both: it is served on either.
 
 The compiler is the clang of the package ziglang, which pip installs. This file uses only the standard library, because
 setup.py runs it before hfx is installed.
@@ -15,26 +16,58 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LIBRARY = "libhfx_operators.so"
 ZIGLANG = "ziglang==0.17.1"
-ZIG = (sys.executable, "-m", "ziglang", "c++", "-target", "x86_64-linux-gnu.2.17")
-SYSTEM = "Linux x86_64 glibc"
-FLAGS = "-std=c++17 -O3 -ffp-contract=off -fno-exceptions -fno-rtti -fvisibility=hidden -fPIC -Wall -Wextra -Wno-psabi"
-# These files run only where kernels() in cpu.cpp has found a processor for them. The other files run on any x86-64.
-PROCESSORS = {
-    "floats_avx": "-march=x86_64_v3",
-    "floats_avx512": "-march=x86_64_v4",
-    "linear_avx2": "-march=x86_64_v3",
-    "linear_avx": "-march=x86_64_v3 -mavxvnni",
-    "linear_avx512": "-march=x86_64_v4 -mavx512vnni",
-    "linear_amx": "-march=x86_64_v4 -mavx512vnni -mamx-tile -mamx-int8",
+ZIG = (sys.executable, "-m", "ziglang", "c++")
+FLAGS = (
+    "-std=c++17 -O3 -ffp-contract=off -fno-math-errno -fsigned-char -fno-exceptions -fno-rtti -fvisibility=hidden "
+    "-fPIC -Wall -Wextra -Wno-psabi"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of processor: the name of its library, the folder of its sources, and zig's name for it.
+
+    `processors` has more flags for some sources. They run only where kernels() in choose.cpp has found a processor for
+    them. The other sources run on any processor of the kind.
+    """
+
+    library: str
+    folder: str
+    triple: str
+    processors: Mapping[str, str]
+
+
+TARGETS = {  # by platform.machine()
+    "x86_64": Target(
+        "libhfx_operators.so",
+        "x86",
+        "x86_64-linux-gnu.2.17",
+        {
+            "floats_avx": "-march=x86_64_v3",
+            "floats_avx512": "-march=x86_64_v4",
+            "linear_avx2": "-march=x86_64_v3",
+            "linear_avx": "-march=x86_64_v3 -mavxvnni",
+            "linear_avx512": "-march=x86_64_v4 -mavx512vnni",
+            "linear_amx": "-march=x86_64_v4 -mavx512vnni -mamx-tile -mamx-int8",
+        },
+    ),
+    "aarch64": Target(
+        "libhfx_operators_aarch64.so",
+        "arm",
+        "aarch64-linux-gnu.2.17",
+        {"linear_dot": "-mcpu=generic+dotprod", "linear_i8mm": "-mcpu=generic+dotprod+i8mm"},
+    ),
 }
+MACHINE = platform.machine()
+LIBRARY = TARGETS.get(MACHINE, TARGETS["x86_64"]).library  # of this machine
 # Link libc only. Otherwise zig first builds the runtimes of the compiler and of UBSan, which takes ten seconds and of
 # which the library uses nothing.
 LINK = "-shared -nostdlib"
@@ -63,33 +96,42 @@ class BuildFailed(Exception):
     """The library can't be built here; the text gives the reason, or the compiler's output."""
 
 
-def build(output: Path = HERE / LIBRARY) -> bool:
-    """Compile the library into `output` unless that is newer than the sources; return whether it was compiled.
+def build(folder: Path = HERE) -> bool:
+    """Compile the libraries into `folder` unless they are newer than the sources; return whether they were compiled.
 
     Raises BuildFailed if the system is not supported, or if a command of the build fails.
     """
     if reason := unsupported():
         raise BuildFailed(reason)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(output.parent):  # another build has files beside the sources until it ends
-        if is_current(output):
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):  # another build has files beside the sources until it ends
+        if is_current(folder):
             return False
-        # Build beside `output`, then replace it atomically: running processes may have the old library mapped.
-        with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:
-            made = Path(folder, output.name)
-            Path(folder, HEADER).write_text(header(), encoding="utf-8")
-            *compiles, link = commands(made)
+        # Build beside the libraries, then replace them atomically: running processes may have old ones mapped.
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as made:
+            Path(made, HEADER).write_text(header(), encoding="utf-8")
+            targets = [commands(Path(made), target) for target in TARGETS.values()]
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(pool.map(lambda command: _run(command, folder), compiles))
-            _run([*link, "-s"], folder)
-            made.replace(output)
+                list(
+                    pool.map(
+                        lambda command: _run(command, made), [each for compiles, _ in targets for each in compiles]
+                    )
+                )
+            for _, link in targets:
+                _run([*link, "-s"], made)
+            for target in TARGETS.values():
+                Path(made, target.library).replace(folder / target.library)
         return True
 
 
-def is_current(library: Path = HERE / LIBRARY) -> bool:
-    """Return whether `library` is newer than all sources."""
+def is_current(folder: Path = HERE) -> bool:
+    """Return whether the libraries in `folder` are newer than all sources."""
     sources = [*HERE.rglob("*.cpp"), *HERE.rglob("*.h"), Path(__file__), *(PYTHON / name for name in SHARED)]
-    return library.exists() and library.stat().st_mtime > max(path.stat().st_mtime for path in sources)
+    libraries = [folder / target.library for target in TARGETS.values()]
+    if not all(library.exists() for library in libraries):
+        return False
+    oldest = min(library.stat().st_mtime for library in libraries)
+    return oldest > max(path.stat().st_mtime for path in sources)
 
 
 @contextmanager
@@ -105,18 +147,31 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def commands(output: Path) -> list[list[str]]:
-    """Return the commands that compile each source into an object beside `output`, then the link command.
+def commands(folder: Path, target: Target) -> tuple[list[list[str]], list[str]]:
+    """Return the commands that compile each source of `target` into an object in `folder`, and the link command.
 
-    The folder of `output` has the file HEADER.
+    The folder has the file HEADER.
     """
     compiles, objects = [], []
-    flags = [*FLAGS.split(), f"-I{output.parent}"]
+    compiler = [*ZIG, "-target", target.triple]
+    flags = [*FLAGS.split(), *(f"-I{each}" for each in (folder, HERE, HERE / target.folder))]
+    others = {each.folder for each in TARGETS.values()} - {target.folder}
     for source in sorted(HERE.rglob("*.cpp")):
-        processor = PROCESSORS.get(source.stem, "").split()
-        objects.append(str(output.with_name(f"{source.stem}.o")))
-        compiles.append([*ZIG, *flags, *processor, "-c", str(source), "-o", objects[-1]])
-    return [*compiles, [*ZIG, *LINK.split(), *objects, "-lc", "-ldl", "-lpthread", "-o", str(output)]]
+        if source.parent.name in others:
+            continue
+        objects.append(str(folder / f"{target.folder}-{source.stem}.o"))
+        processor = target.processors.get(source.stem, "").split()
+        compiles.append([*compiler, *flags, *processor, "-c", str(source), "-o", objects[-1]])
+    return compiles, [
+        *compiler,
+        *LINK.split(),
+        *objects,
+        "-lc",
+        "-ldl",
+        "-lpthread",
+        "-o",
+        str(folder / target.library),
+    ]
 
 
 def header() -> str:
@@ -143,9 +198,10 @@ def _declared(name: str, value: object) -> str:
 
 
 def unsupported() -> str:
-    """Return why this system can't use the library, as a sentence; "" if it can."""
-    system = f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]}".strip()
-    return "" if system == SYSTEM else f"The native kernels are for {SYSTEM}, and this is {system}."
+    """Return why this system can't use a library, as a sentence; "" if it can."""
+    system = f"{platform.system()} {MACHINE} {platform.libc_ver()[0]}".strip()
+    supported = [f"Linux {machine} glibc" for machine in TARGETS]
+    return "" if system in supported else f"The native kernels are for {' and '.join(supported)}, and this is {system}."
 
 
 def _run(command: Sequence[str], cache: str) -> None:
@@ -158,6 +214,6 @@ def _run(command: Sequence[str], cache: str) -> None:
 
 if __name__ == "__main__":
     try:
-        print(HERE / LIBRARY, "is built." if build() else "is newer than its sources.")
+        print("The libraries in", HERE, "are built." if build() else "are newer than their sources.")
     except BuildFailed as error:
         sys.exit(f"{error}")

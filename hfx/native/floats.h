@@ -1,4 +1,4 @@
-// Float kernels: the computations between the integer products. The AVX2 and the AVX-512 kernels give the same bits.
+// Float kernels: the computations between the integer products. All kernels give the same bits.
 #pragma once
 #include "attention.h"
 #include "self_attention.h"
@@ -77,6 +77,5 @@ struct FloatKernels {
     void (*forbid)(float *scores, const uint8_t *allowed, long count);
     void (*low_rank)(const LowRank &);
 };
-extern const FloatKernels FLOATS_AVX, FLOATS_AVX512;
 
 }  // namespace hfx

@@ -2,8 +2,9 @@
 //
 //     y = activation(quantized(x) @ w * column_scale * row_scale + bias) + residual
 //
-// A row of x is quantized by its own peak to u8 around 128, so that its result is the same in any batch. Integer sums
-// are exact. The offset of 128 adds 128 times a column's sum of weights to a sum; sums start at minus that value.
+// A row of x is quantized by its own peak, so that its result is the same in any batch: to u8 around 128 on x86-64, to
+// s8 on aarch64. Integer sums are exact. The offset of 128 adds 128 times a column's sum of weights to a sum; sums start
+// at minus that value.
 //
 // Weights lie in panels of 64 columns, [panels][depth / 4][64][4]: four weights of a column, then the next column. One
 // thread reads a panel from front to end, vpdpbusd takes 16 columns of it at a time, and 16 lines of 256 bytes are an
@@ -94,8 +95,7 @@ struct Kernels {
 
 // The kernels for this processor, or null if it can run none. HFX_NATIVE_KERNELS selects others that it can run.
 const Kernels *kernels();
-// Whether HFX_NATIVE_KERNELS is set to an unknown name; "none" is known, and selects no kernels.
-bool names_no_kernels();
-extern const Kernels AVX2, AVX512_VNNI, AVX512_VNNI_PANELS, AVX_VNNI, AMX_INT8;
+// Why kernels() is null, as an error: no kernels can run here, or HFX_NATIVE_KERNELS is an unknown name ("none" is known).
+const char *refusal();
 
 }  // namespace hfx

@@ -6,13 +6,6 @@
 namespace hfx {
 namespace {
 
-// The sums of 4 rows x 4 ranks take 16 of AVX-512's 32 registers; 2 x 2 take 8 of AVX2's 16.
-#ifdef __AVX512F__
-constexpr int DOT_ROWS = 4, DOT_RANKS = 4;
-#else
-constexpr int DOT_ROWS = 2, DOT_RANKS = 2;
-#endif
-
 // Computes the products of `Rows` rows of x from `row` on with DOT_RANKS rows of `a` from `rank` on, in 16 lanes each.
 template <typename Weight, int Rows> void dot_lanes(const LowRank &l, long row, long rank, Floats *lanes) {
     Floats sums[Rows][DOT_RANKS] = {};
@@ -37,24 +30,14 @@ template <typename Weight, int Rows> void dot_lanes(const LowRank &l, long row, 
         for (int i = 0; i < DOT_RANKS; i++) lanes[j * FOLD + i] = sums[j][i];
 }
 
-template <typename Weight> void dot_some_lanes(const LowRank &l, long row, long rank, Floats *lanes) {
-    switch (l.rows - row) {
-    case 1: return dot_lanes<Weight, 1>(l, row, rank, lanes);
-#ifdef __AVX512F__
-    case 2: return dot_lanes<Weight, 2>(l, row, rank, lanes);
-    case 3: return dot_lanes<Weight, 3>(l, row, rank, lanes);
-#endif
-    default: return dot_lanes<Weight, DOT_ROWS>(l, row, rank, lanes);
-    }
-}
-
 // Writes x @ a^T to `out`, in rows of `stride` numbers, which is the rank rounded up to 4.
 template <typename Weight> void multiply_down(const LowRank &l, float *out, long stride) {
     for (long row = 0; row < l.rows; row += FOLD)
         for (long rank = 0; rank < l.rank; rank += FOLD) {
             Floats lanes[FOLD * FOLD] = {}, sums[FOLD];
             for (long j = 0; j < FOLD && row + j < l.rows; j += DOT_ROWS)
-                for (long i = 0; i < FOLD && rank + i < l.rank; i += DOT_RANKS) dot_some_lanes<Weight>(l, row + j, rank + i, lanes + j * FOLD + i);
+                for (long i = 0; i < FOLD && rank + i < l.rank; i += DOT_RANKS)
+                    with_sizes<DOT_ROWS, 1>(l.rows - row - j, 1, [&](auto rows, auto) { dot_lanes<Weight, rows.value>(l, row + j, rank + i, lanes + j * FOLD + i); });
             for (int j = 0; j < FOLD; j++) sums[j] = folded(lanes[j * FOLD], lanes[j * FOLD + 1], lanes[j * FOLD + 2], lanes[j * FOLD + 3]);
             const Floats all_sums = sums_of(sums[0], sums[1], sums[2], sums[3]);
             float numbers[FOLD * FOLD];
@@ -127,16 +110,7 @@ template <typename Weight> void multiply_low_rank(const LowRank &l) {
         for (long rank = 0; rank < l.rank; rank++) factors[row * stride + rank] *= l.scales[rank];
     for (long row = 0; row < l.rows; row += SUM_ROWS) {
         const long rows = l.rows - row < SUM_ROWS ? l.rows - row : SUM_ROWS;
-        switch (rows) {
-        case 1: multiply_rows_up<Weight, 1>(l, factors, stride, row); break;
-        case 2: multiply_rows_up<Weight, 2>(l, factors, stride, row); break;
-#ifdef __AVX512F__
-        case 3: multiply_rows_up<Weight, 3>(l, factors, stride, row); break;
-        case 4: multiply_rows_up<Weight, 4>(l, factors, stride, row); break;
-        case 5: multiply_rows_up<Weight, 5>(l, factors, stride, row); break;
-#endif
-        default: multiply_rows_up<Weight, SUM_ROWS>(l, factors, stride, row);
-        }
+        with_sizes<SUM_ROWS, 1>(rows, 1, [&](auto rows_, auto) { multiply_rows_up<Weight, rows_.value>(l, factors, stride, row); });
         activate_some(l, row, rows);
     }
 }

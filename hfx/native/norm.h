@@ -7,7 +7,7 @@
 #include "floats.h"
 #include "low_rank.h"
 #include "masked.h"
-#include <xmmintrin.h>
+#include "self_attend.h"
 
 namespace hfx {
 namespace {
@@ -31,7 +31,7 @@ inline Floats only(Floats v, long left) {
     return left >= WIDTH ? v : lanes < int(left) ? v : Floats{};
 }
 inline float sum_of(const Floats sums[4]) { return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])); }
-inline float root(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
+inline float root(float x) { return __builtin_sqrtf(x); }
 
 inline float sum_of_row(const float *x, long width) {
     Floats sums[4] = {};
@@ -117,16 +117,8 @@ template <int Rows> void multiply_panel(const Panels &p, int row, int vector) {
 
 void panels(const Panels &p) {
     for (int vector = 0; vector < PANEL / WIDTH; vector += SUM_VECTORS)
-        for (int row = 0; row < p.rows; row += SUM_ROWS) switch (p.rows - row) {
-            case 1: multiply_panel<1>(p, row, vector); break;
-            case 2: multiply_panel<2>(p, row, vector); break;
-#ifdef __AVX512F__
-            case 3: multiply_panel<3>(p, row, vector); break;
-            case 4: multiply_panel<4>(p, row, vector); break;
-            case 5: multiply_panel<5>(p, row, vector); break;
-#endif
-            default: multiply_panel<SUM_ROWS>(p, row, vector);
-            }
+        for (int row = 0; row < p.rows; row += SUM_ROWS)
+            with_sizes<SUM_ROWS, 1>(p.rows - row, 1, [&](auto rows, auto) { multiply_panel<rows.value>(p, row, vector); });
 }
 
 void activate_dots(Activation activation, float *x) {

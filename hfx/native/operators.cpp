@@ -425,8 +425,7 @@ Status *add_to(ort::SessionOptions *options, const ort::ApiBase *base) {
     if (!api) return base->api(1)->fail(ort::FAIL, "hfx: ONNX Runtime 1.17 or later is needed");
     if (api != given) return base->api(1)->fail(ort::FAIL, "hfx: another ONNX Runtime of this process has these operators");
     if (!chosen) chosen = kernels();
-    if (!chosen && names_no_kernels()) return api->fail(ort::FAIL, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 and none");
-    if (!chosen) return api->fail(ort::FAIL, "hfx: this processor has no AVX2 with FMA and F16C");
+    if (!chosen) return api->fail(ort::FAIL, refusal());
     if (!cpu_memory) HFX_TRY(api->cpu_memory(&cpu_memory));
     if (!domain) {
         make_forms();

@@ -26,15 +26,15 @@ float quantize(const float *x, long inputs, long depth, uint8_t *out) {
     for (int i = 0; i < WIDTH; i++) sum += odd[i];
     float peak = largest(peaks), gain = LEVELS / (peak > LEAST_PEAK ? peak : LEAST_PEAK);
     if (!(sum == 0.0f)) {
-        memset(out, 128, size_t(depth));
+        memset(out, MIDDLE, size_t(depth));
         return __builtin_nanf("");
     }
     auto bytes = [gain](Floats v) {
-        return __builtin_convertvector((Bits)(v * gain + (ROUNDER + 128.0f)) & 0xffu, Bytes);
+        return __builtin_convertvector((Bits)(v * gain + (ROUNDER + float(MIDDLE))) & 0xffu, Bytes);
     };
     for (long i = 0; i < whole; i += WIDTH) store(out + i, bytes(load<Floats>(x + i)));
     if (whole < depth) {  // depth is a multiple of 64
-        memset(out + whole, 128, size_t(depth - whole));
+        memset(out + whole, MIDDLE, size_t(depth - whole));
         if (whole < inputs) store(out + whole, bytes(end));
     }
     return peak / LEVELS;
@@ -113,6 +113,11 @@ struct Scales {
     Floats add(Ints sums, int row, int column, Floats total) const {
         return fused(as_floats(sums) * load<Floats>(columns + column), all(rows[row * stride]), total);
     }
+    // Adds the sums of `count` rows, [count][64], to their totals.
+    void add_all(int count, const int32_t *sums, float *totals) const {
+        for (int i = 0; i < count; i++)
+            for (int j = 0; j < COLUMNS; j += WIDTH, sums += WIDTH, totals += WIDTH) store(totals, add(load<Ints>(sums), i, j, load<Floats>(totals)));
+    }
 };
 
 // Multiplies blocks of int4 with the int8 kernels. The weights are unpacked once for all rows.
@@ -129,9 +134,7 @@ template <typename Block> struct Unpacking {
 
     void add(int rows, const uint8_t *q, const int32_t *start, const Scales &scales, float *totals) {
         block.run(rows, q, values, start, sums);
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < COLUMNS; j += WIDTH, totals += WIDTH)
-                store(totals, scales.add(load<Ints>(sums + i * COLUMNS + j), i, j, load<Floats>(totals)));
+        scales.add_all(rows, sums, totals);
     }
 };
 

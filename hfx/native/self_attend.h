@@ -37,34 +37,14 @@ template <int Rows, int Vectors> __attribute__((noinline)) void multiply(const F
         for (int v = 0; v < Vectors; v++) store(p.out + i * p.out_stride + v * WIDTH, sums[i][v]);
 }
 
-template <int Rows> void multiply_rows(const FloatProduct &p, long vectors) {
-    switch (vectors) {
-    case 1: return multiply<Rows, 1>(p);
-    case 2: return multiply<Rows, 2>(p);
-#ifdef __AVX512F__
-    case 3: return multiply<Rows, 3>(p);
-    case 4: return multiply<Rows, 4>(p);
-#endif
-    }
-}
-
 // Computes `rows` <= 6 rows and `columns` columns of a product; `columns` is a multiple of 16.
 void multiply_all(const FloatProduct &whole, long rows, long columns) {
     for (long row = 0; row < rows; row += SUM_ROWS)
         for (long column = 0; column < columns; column += SUM_VECTORS * WIDTH) {
             FloatProduct p = whole;
             p.left += row * p.left_stride, p.right += column, p.out += row * p.out_stride + column;
-            long left = (columns - column) / WIDTH, vectors = left < SUM_VECTORS ? left : SUM_VECTORS;
-            switch (rows - row < SUM_ROWS ? rows - row : SUM_ROWS) {
-            case 1: multiply_rows<1>(p, vectors); break;
-            case 2: multiply_rows<2>(p, vectors); break;
-            case 3: multiply_rows<3>(p, vectors); break;
-#ifdef __AVX512F__
-            case 4: multiply_rows<4>(p, vectors); break;
-            case 5: multiply_rows<5>(p, vectors); break;
-            case 6: multiply_rows<6>(p, vectors); break;
-#endif
-            }
+            const long vectors = (columns - column) / WIDTH;
+            with_sizes(rows - row, vectors, [&](auto rows_, auto vectors_) { multiply<rows_.value, vectors_.value>(p); });
         }
 }
 

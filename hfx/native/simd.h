@@ -1,55 +1,13 @@
-// Sixteen floats at a time, in the compiler's own vectors: one AVX-512 register, or two of AVX2.
+// Sixteen floats at a time: the numbers of registers.h, and the functions that all processors compute in the same way.
 //
 // Every processor executes the same operations in the same order, and multiply-adds are fused only where the code says
 // so. Results are therefore equal in every bit, whichever kernel computes them. Each file that includes this header has
 // functions of its own, compiled for its processor.
 #pragma once
-#include "linear.h"
-#if defined(__AVX512F__) && !defined(HFX_EMULATED_TILES)  // the header of emulated tiles has the same names
-#include <immintrin.h>
-#endif
-#include <string.h>
+#include "registers.h"
 
 namespace hfx {
 namespace {
-
-constexpr int WIDTH = 16;
-typedef float Floats __attribute__((vector_size(64)));
-typedef int32_t Ints __attribute__((vector_size(64)));
-typedef uint32_t Bits __attribute__((vector_size(64)));
-typedef uint8_t Bytes __attribute__((vector_size(16)));
-typedef int8_t SmallInts __attribute__((vector_size(16)));
-
-template <typename Vector, typename Number> inline Vector load(const Number *from) {
-    Vector value;
-    memcpy(&value, from, sizeof value);
-    return value;
-}
-template <typename Vector, typename Number> inline void store(Number *to, Vector value) { memcpy(to, &value, sizeof value); }
-// A vector of numbers that are stored in another type, converted to floats.
-template <typename Number> inline Floats widened(const Number *from) {
-    typedef Number Numbers __attribute__((vector_size(WIDTH * sizeof(Number))));
-    return __builtin_convertvector(load<Numbers>(from), Floats);
-}
-// Load or store the first `count` numbers of a vector, for the ends of rows. Memory behind them is not touched.
-#if defined(__AVX512F__) && !defined(HFX_EMULATED_TILES)  // the header of emulated tiles has the same names
-inline __mmask16 first(int count) { return __mmask16((1u << count) - 1); }
-inline Floats load_some(const float *from, int count) { return (Floats)_mm512_maskz_loadu_ps(first(count), from); }
-inline Floats load_some(const int8_t *from, int count) { return __builtin_convertvector((SmallInts)_mm_maskz_loadu_epi8(first(count), from), Floats); }
-inline void store_some(float *to, Floats value, int count) { _mm512_mask_storeu_ps(to, first(count), (__m512)value); }
-#else
-inline Floats load_some(const float *from, int count) {
-    Floats value = {};
-    memcpy(&value, from, size_t(count) * sizeof(float));
-    return value;
-}
-inline Floats load_some(const int8_t *from, int count) {
-    SmallInts value = {};
-    memcpy(&value, from, size_t(count));
-    return __builtin_convertvector(value, Floats);
-}
-inline void store_some(float *to, Floats value, int count) { memcpy(to, &value, size_t(count) * sizeof(float)); }
-#endif
 
 // Load or store the vector of which `left` numbers are left in a row; more than 16 may be left.
 inline void store_part(float *to, Floats value, long left) {
@@ -58,12 +16,17 @@ inline void store_part(float *to, Floats value, long left) {
 }
 template <typename Number> inline Floats load_part(const Number *from, long left) { return left >= WIDTH ? widened(from) : load_some(from, int(left)); }
 
-// The sums of 6 rows x 64 columns take 24 of AVX-512's 32 registers; 3 rows x 32 columns take 12 of AVX2's 16.
-#ifdef __AVX512F__
-constexpr int SUM_ROWS = 6, SUM_VECTORS = 4;
-#else
-constexpr int SUM_ROWS = 3, SUM_VECTORS = 2;
-#endif
+// Calls `work` with `rows` and `vectors` as constants: Rows of 1 to `R`, Vectors of 1 to `V`.
+template <int N> struct Constant {
+    static constexpr int value = N;
+};
+template <int R = SUM_ROWS, int V = SUM_VECTORS, typename Work> inline void with_sizes(long rows, long vectors, Work work) {
+    if constexpr (R > 1)
+        if (rows < R) return with_sizes<R - 1, V>(rows, vectors, work);
+    if constexpr (V > 1)
+        if (vectors < V) return with_sizes<R, V - 1>(rows, vectors, work);
+    work(Constant<R>(), Constant<V>());
+}
 
 inline Floats all(float value) { return Floats{value, value, value, value, value, value, value, value, value, value, value, value, value, value, value, value}; }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }

@@ -1,5 +1,4 @@
 #include "answer.h"
-#include <xmmintrin.h>
 #include "refusals.h"
 #include "scores.h"
 
@@ -192,7 +191,7 @@ bool embed(const Inputs &inputs, const Logits &vectors, const char *name, Output
     for (size_t row = 0; row < vectors.rows; row++) {
         const float *vector = vectors.data + row * width;
         for (size_t i = 0; i < count; i++) squares[i] = vector[i] * vector[i];
-        float norm = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(sum(squares.data(), count))));
+        float norm = __builtin_sqrtf(sum(squares.data(), count));
         if (norm < NORM_FLOOR) norm = NORM_FLOOR;
         for (size_t i = 0; i < count; i++)
             if (!append_float(*output, vector[i] / norm)) return false;

@@ -96,19 +96,15 @@ def operators_refusal(library: OperatorLibrary | None) -> tuple[str, str] | None
     if hashlib.sha256(library.path.read_bytes()).hexdigest() != library.sha256:
         return f"{library.path.name} is not the file that was exported", "Copy or export the model again"
     try:
-        kernels = ctypes.CDLL(str(library.path)).hfx_native_kernels
+        loaded = ctypes.CDLL(str(library.path))
+        kernels, refusal = loaded.hfx_native_kernels, loaded.hfx_native_refusal
     except (OSError, AttributeError) as error:  # for another system or architecture, or another library
         return f"{library.path.name} can't be loaded ({error})", ELSEWHERE
-    kernels.restype = ctypes.c_char_p
-    name = kernels()
+    kernels.restype = refusal.restype = ctypes.c_char_p
+    name, reason = kernels(), refusal().decode().removeprefix("hfx: ")
     if name == b"?":
-        raise ProviderMissing(
-            f"HFX_NATIVE_KERNELS is {os.environ['HFX_NATIVE_KERNELS']!r}, which names no kernels",
-            "Set it to amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 or none, or leave it out",
-        )
-    if not name:
-        return "this processor has no AVX2 with FMA and F16C", ELSEWHERE
-    return None
+        raise ProviderMissing(reason, "Change it, or leave it out")
+    return None if name else (reason, ELSEWHERE)
 
 
 def _copies_weights() -> bool:

@@ -27,7 +27,7 @@ def copy_small_checkout(folder: Path) -> Path:
     native = folder / "hfx/native"
     for path in (*native.rglob("*.cpp"), *native.rglob("*.so")):
         path.unlink()
-    return _copy(folder, "hfx/native/cpu.cpp")
+    return _copy(folder, "hfx/native/choose.cpp")
 
 
 def _copy(folder: Path, *parts: str) -> Path:

@@ -1,6 +1,7 @@
-// For tests, in place of cpu.cpp: all kernels in one library, for any processor with AVX512-VNNI.
+// For tests, in place of choose.cpp: all kernels in one library, for any processor with AVX512-VNNI.
 //
 // AVX_VNNI is compiled with AVX-512's form of its instruction, AMX_INT8 with emulated tiles (emulated_tiles.h).
+#include "processor.h"
 #include "trial.h"
 #include <stdlib.h>
 
@@ -37,7 +38,7 @@ Kernels named(const char *name) {
 
 }  // namespace
 
-bool names_no_kernels() { return false; }
+const char *refusal() { return "hfx: this processor has no such kernels"; }
 
 const Kernels *kernels() {
     static Kernels found;

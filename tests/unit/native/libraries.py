@@ -30,11 +30,12 @@ from tests.zoo.cache import built
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "hfx" / "native"
-SOURCES = (*sorted(set(NATIVE.glob("*.cpp")) - {NATIVE / "cpu.cpp"}), HERE / "every_kernel.cpp")
+CHOOSING = {NATIVE / "choose.cpp", NATIVE / "x86" / "cpu.cpp"}
+SOURCES = (*sorted({*NATIVE.glob("*.cpp"), *NATIVE.glob("x86/*.cpp")} - CHOOSING), HERE / "every_kernel.cpp")
 FLAGS = (
     *build.FLAGS.split(),
     *("-O2", "-Wconversion", "-march=x86-64-v4", "-mavx512vnni"),  # -O3 takes twice as long
-    *(f"-I{NATIVE}", f"-I{HERE}", '-DHFX_EMULATED_TILES="emulated_tiles.h"'),
+    *(f"-I{NATIVE}", f"-I{NATIVE / 'x86'}", f"-I{HERE}", '-DHFX_EMULATED_TILES="emulated_tiles.h"'),
     *os.environ.get("HFX_NATIVE_TEST_FLAGS", "").split(),
 )
 SANITIZED = "HFX_NATIVE_TEST_FLAGS" in os.environ
@@ -73,7 +74,9 @@ def compiled() -> Path:
     """Return the library with all kernels for AVX512-VNNI, compiled once for each state of the sources."""
     if "avx512-vnni" not in KERNELS:
         pytest.skip("this processor has no AVX512-VNNI")
-    return shared_library("native-kernels", FLAGS, SOURCES, [*NATIVE.glob("*.h"), *HERE.glob("*.h")])
+    return shared_library(
+        "native-kernels", FLAGS, SOURCES, [*NATIVE.glob("*.h"), *NATIVE.glob("x86/*.h"), *HERE.glob("*.h")]
+    )
 
 
 def shared_library(name: str, flags: Sequence[str], sources: Sequence[Path], headers: Iterable[Path]) -> Path:

@@ -78,7 +78,7 @@ def test_a_failure_of_the_compiler_is_reported_and_leaves_no_library(checkout: P
     library = checkout / "build/lib/hfx/native" / LIBRARY
     library.parent.mkdir(parents=True)
     library.touch()
-    (checkout / "hfx/native/cpu.cpp").write_text("int broken = ;\n")
+    (checkout / "hfx/native/choose.cpp").write_text("int broken = ;\n")
     done = python(checkout, "setup.py", "build_native")
-    assert done.returncode == 0 and "cpu.cpp:1:14: error: expected expression" in done.stdout + done.stderr
+    assert done.returncode == 0 and "choose.cpp:1:14: error: expected expression" in done.stdout + done.stderr
     assert not library.exists()

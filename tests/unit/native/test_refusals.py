@@ -211,9 +211,9 @@ def test_kernels_that_are_not_known_are_refused_by_their_name(
         errors.Fail, match="is none of amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 and none"
     ):
         onnxruntime.SessionOptions().register_custom_ops_library(str(fresh))
-    with pytest.raises(NativeMissing, match="which names no kernels"):
+    with pytest.raises(NativeMissing, match="HFX_NATIVE_KERNELS is none of"):
         kernels()
-    with pytest.raises(ProviderMissing, match="which names no kernels"):
+    with pytest.raises(ProviderMissing, match="HFX_NATIVE_KERNELS is none of"):
         operators_refusal(OperatorLibrary(fresh, hashlib.sha256(fresh.read_bytes()).hexdigest(), "float32", {}))
 
 

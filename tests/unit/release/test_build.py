@@ -168,7 +168,7 @@ def test_a_wheel_with_bytes_before_its_files_is_refused(dist: Path) -> None:
 def test_changed_sources_are_refused_with_the_file(dist: Path) -> None:
     sdist = next(dist.glob("*.tar.gz"))
     sources, date = read_sdist(sdist)
-    name = next(name for name in sources if name.endswith("hfx/native/cpu.cpp"))
+    name = next(name for name in sources if name.endswith("hfx/native/choose.cpp"))
     sources[name] = type(sources[name])(sources[name].content + b"\nextern int more;\nint more;\n", sources[name].mode)
     write_sdist(sdist, sources, date)
     write_sums(dist)
@@ -187,7 +187,7 @@ def test_a_checkout_with_changes_is_refused(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_a_library_that_does_not_compile_stops_the_release(tmp_path: Path) -> None:
     checkout = clone(tmp_path / "hfx")
-    (checkout / "hfx/native/cpu.cpp").write_text("int broken = ;\n")
+    (checkout / "hfx/native/choose.cpp").write_text("int broken = ;\n")
     git(checkout, "commit", "--all", "--message=native: break it")
     with pytest.raises(Refused, match="not compiled") as caught:
         build(checkout, tmp_path / "dist", lambda line: None)

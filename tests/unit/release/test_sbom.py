@@ -17,7 +17,7 @@ from release.sbom import LIBRARY, PROPERTY, check, document
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-CODE = b"\x7fELF"
+LIBRARIES = {LIBRARY: b"\x7fELF", LIBRARY.replace(".so", "_aarch64.so"): b"\x7fELF too"}
 
 
 def metadata() -> str:
@@ -33,8 +33,8 @@ def metadata() -> str:
     return "\n".join(texts) + "\n\nRequires-Dist: not-a-header\n"
 
 
-def parsed(library: bytes | None = CODE) -> dict[str, Any]:
-    return dict(json.loads(document(metadata(), library, "ziglang==0.17.1")))
+def parsed(libraries: dict[str, bytes] = LIBRARIES) -> dict[str, Any]:
+    return dict(json.loads(document(metadata(), libraries, "ziglang==0.17.1")))
 
 
 def test_each_package_of_pyproject_is_a_component_with_its_requirements() -> None:
@@ -49,23 +49,25 @@ def test_each_package_of_pyproject_is_a_component_with_its_requirements() -> Non
     assert packages["typer"]["properties"] == [{"name": PROPERTY, "value": typer}]
 
 
-def test_the_library_has_its_hash_links_libc_and_names_its_compiler() -> None:
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_each_library_has_its_hash_links_libc_and_names_its_compiler(library: str) -> None:
     components = {item["bom-ref"]: item for item in parsed()["components"]}
-    assert components[LIBRARY]["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(CODE).hexdigest()}]
+    digest = hashlib.sha256(LIBRARIES[library]).hexdigest()
+    assert components[library]["hashes"] == [{"alg": "SHA-256", "content": digest}]
     assert components["pkg:pypi/ziglang@0.17.1"]["scope"] == "excluded"
     edges = {edge["ref"]: edge["dependsOn"] for edge in parsed()["dependencies"]}
-    assert edges[LIBRARY] == ["glibc"]
-    assert LIBRARY in edges[f"pkg:pypi/hfx@{PROJECT['version']}"]
+    assert edges[library] == ["glibc"]
+    assert library in edges[f"pkg:pypi/hfx@{PROJECT['version']}"]
 
 
-def test_a_wheel_without_the_library_lists_neither_it_nor_its_compiler() -> None:
-    components = {item["name"] for item in parsed(None)["components"]}
+def test_a_wheel_without_the_libraries_lists_neither_them_nor_their_compiler() -> None:
+    components = {item["name"] for item in parsed({})["components"]}
     assert not components & {LIBRARY, "glibc", "ziglang"}
-    check(json.dumps(parsed(None)).encode(), metadata(), None)
+    check(json.dumps(parsed({})).encode(), metadata(), {})
 
 
 def test_a_document_describes_its_wheel() -> None:
-    check(document(metadata(), CODE, "ziglang==0.17.1").encode(), metadata(), CODE)
+    check(document(metadata(), LIBRARIES, "ziglang==0.17.1").encode(), metadata(), LIBRARIES)
 
 
 def without_component(sbom: dict[str, Any]) -> None:
@@ -96,16 +98,18 @@ def test_a_document_of_another_wheel_is_found(change: Callable[[dict[str, Any]],
     sbom = parsed()
     change(sbom)
     with pytest.raises(ValueError, match=reason):
-        check(json.dumps(sbom).encode(), metadata(), CODE)
+        check(json.dumps(sbom).encode(), metadata(), LIBRARIES)
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"\xff", b"[]", b"null", b"1" * 10_000])
 def test_content_that_is_no_document_is_found(content: bytes) -> None:
     with pytest.raises(ValueError, match="it is not"):
-        check(content, metadata(), CODE)
+        check(content, metadata(), LIBRARIES)
 
 
-@pytest.mark.parametrize("library", [None, b"\x7fELF of another"])
-def test_another_library_is_found(library: bytes | None) -> None:
-    with pytest.raises(ValueError, match="the hash of"):
-        check(json.dumps(parsed()).encode(), metadata(), library)
+@pytest.mark.parametrize(
+    "libraries", [{}, {LIBRARY: LIBRARIES[LIBRARY]}, {**LIBRARIES, LIBRARY: b"\x7fELF of another"}]
+)
+def test_another_library_is_found(libraries: dict[str, bytes]) -> None:
+    with pytest.raises(ValueError, match="the hashes of"):
+        check(json.dumps(parsed()).encode(), metadata(), libraries)

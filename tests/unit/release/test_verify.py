@@ -23,7 +23,11 @@ from release.__main__ import main
 from release.archives import Member, Members, check_record, read_sdist, read_wheel, write_sdist
 from release.verify import SUMS, verify
 
-WHEEL, SDIST, INFO = "hfx-1.0-py3-none-manylinux_2_17_x86_64.whl", "hfx-1.0.tar.gz", "hfx-1.0.dist-info"
+WHEEL, SDIST, INFO = (
+    "hfx-1.0-py3-none-manylinux_2_17_aarch64.manylinux_2_17_x86_64.whl",
+    "hfx-1.0.tar.gz",
+    "hfx-1.0.dist-info",
+)
 METADATA = "Metadata-Version: 2.4\nName: hfx\nVersion: 1.0\nLicense-Expression: Apache-2.0\nRequires-Dist: rich>=13\n\n"
 LIBRARY = b"\x7fELF"
 DATE = 1_700_000_000
@@ -35,7 +39,7 @@ def contents() -> dict[str, bytes]:
         "hfx/__init__.py": b"",
         sbom.LIBRARY: LIBRARY,
         f"{INFO}/METADATA": METADATA.encode(),
-        f"{INFO}/{sbom.FILE}": sbom.document(METADATA, LIBRARY, "ziglang==0.17.1").encode(),
+        f"{INFO}/{sbom.FILE}": sbom.document(METADATA, {sbom.LIBRARY: LIBRARY}, "ziglang==0.17.1").encode(),
     }
 
 
@@ -203,7 +207,7 @@ def test_a_wheel_without_a_file_of_its_record_is_refused(dist: Path) -> None:
 def test_a_native_library_that_the_sbom_does_not_describe_is_refused(dist: Path) -> None:
     write_wheel(dist / WHEEL, contents() | {sbom.LIBRARY: b"\x7fELF of another"})
     write_sums(dist)
-    with pytest.raises(Refused, match=r"SBOM .*: the hash of"):
+    with pytest.raises(Refused, match=r"SBOM .*: the hashes of"):
         verify(dist)
 
 

@@ -3,7 +3,7 @@
 // The sums of 6 rows x 64 columns (int4: 5 rows) take 24 of the 32 registers, weights take 4, and activations come from
 // memory as broadcasts. Blocks of 4x4 to 14x2 all reach the peak; 1x4 reaches half of it (latency), and 2x4
 // reaches 96 %.
-#include "floats.h"
+#include "processor.h"
 #include "product.h"
 #include <immintrin.h>
 

@@ -5,8 +5,8 @@
 // are exported on such a processor, no pair saturates. For other weights, the sign of the weight is moved to the row:
 // the factors are |w| <= 128 as u8, and r with the sign of w as s8, where r = q - 128 is from -127 to 127. A pair is
 // then at most 2 * 128 * 127 = 32,512. Sums of q begin at -128 times the sum of the weights, and sums of r begin at 0.
-#include "floats.h"
 #include "half_panels.h"
+#include "processor.h"
 
 namespace hfx {
 namespace {

@@ -1,8 +1,8 @@
 // AVX-VNNI: the same products in registers of 256 bits, on processors without AVX-512.
 //
 // The sums of 3 rows x 32 columns take 12 of the 16 registers.
-#include "floats.h"
 #include "half_panels.h"
+#include "processor.h"
 
 namespace hfx {
 namespace {

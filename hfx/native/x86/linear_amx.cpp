@@ -2,7 +2,7 @@
 //
 // The sums of 32 rows x 32 columns take four tiles, rows take two tiles, and weights two; a panel is two halves of 32
 // columns. Few rows fill tiles badly: products of up to FEW_ROWS rows are computed with AVX512-VNNI.
-#include "floats.h"
+#include "processor.h"
 #include "product.h"
 #ifdef HFX_EMULATED_TILES  // tests on processors without AMX
 #include HFX_EMULATED_TILES

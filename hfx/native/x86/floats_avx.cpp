@@ -1,4 +1,4 @@
-#include "self_attend.h"
 #include "norm.h"
+#include "processor.h"
 
 const hfx::FloatKernels hfx::FLOATS_AVX = hfx::FLOATS;

@@ -1,7 +1,8 @@
 // Finds out which kernels can run here, from the processor and from the operating system.
+#include "choices.h"
+#include "processor.h"
 #include "trial.h"
 #include <cpuid.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -51,11 +52,7 @@ bool can_and_should_amx_int8() { return can_amx_int8() && equal_and_faster(AMX_I
 
 bool can_and_should_panels() { return can_avx512_vnni() && equal_and_faster_from_memory(AVX512_VNNI_PANELS, AVX512_VNNI); }
 
-struct Choice {
-    const Kernels *kernels;
-    bool (*can_run)(), (*should_run)();  // if HFX_NATIVE_KERNELS names them; if it is not set
-};
-const Choice CHOICES[] = {
+constexpr Choice TABLE[] = {
     {&AMX_INT8, can_amx_int8, can_and_should_amx_int8},
     {&AVX512_VNNI_PANELS, can_avx512_vnni, can_and_should_panels},
     {&AVX512_VNNI, can_avx512_vnni, can_avx512_vnni},
@@ -63,41 +60,11 @@ const Choice CHOICES[] = {
     {&AVX2, can_avx2, can_avx2},
 };
 
-const Kernels *named(const char *wanted) {
-    for (const Choice &choice : CHOICES)
-        if (!strcmp(wanted, choice.kernels->name) && choice.can_run()) return choice.kernels;
-    return nullptr;
-}
-
-const Kernels *best_choice() {
-    for (const Choice &choice : CHOICES)
-        if (choice.should_run()) return choice.kernels;
-    return nullptr;
-}
-
 }  // namespace
 
-const Kernels *kernels() {
-    static const Kernels *found;  // the trials' result; threads that run them side by side may each store theirs
-    if (const char *wanted = getenv("HFX_NATIVE_KERNELS")) return named(wanted);
-    if (const Kernels *known = __atomic_load_n(&found, __ATOMIC_ACQUIRE)) return known;
-    const Kernels *best = best_choice();
-    __atomic_store_n(&found, best, __ATOMIC_RELEASE);
-    return best;
-}
-
-bool names_no_kernels() {
-    const char *wanted = getenv("HFX_NATIVE_KERNELS");
-    if (!wanted || !strcmp(wanted, "none")) return false;
-    for (const Choice &choice : CHOICES)
-        if (!strcmp(wanted, choice.kernels->name)) return false;
-    return true;
-}
+const Choices CHOICES = {
+    TABLE, TABLE + sizeof TABLE / sizeof *TABLE, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 and none",
+    "hfx: this processor has no AVX2 with FMA and F16C",
+};
 
 }  // namespace hfx
-
-// The name of the kernels; "" if this processor can run none, "?" if HFX_NATIVE_KERNELS is an unknown name.
-extern "C" __attribute__((visibility("default"))) const char *hfx_native_kernels() {
-    const hfx::Kernels *found = hfx::kernels();
-    return found ? found->name : hfx::names_no_kernels() ? "?" : "";
-}
