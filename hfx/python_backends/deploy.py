@@ -22,7 +22,7 @@ _UNSERVED = HERE / "engine" / "reference.py"  # for readers and tests
 
 # The packages of a generator's engine, and the modules that they need from outside.
 _GENERATOR = ("engine", "generation", "serving")
-_GENERATOR_SHARED = ("checks", "errors", "inputs", "spaces", "tasks/__init__", "tokenizer_file")
+_GENERATOR_SHARED = ("checks", "errors", "exponential", "inputs", "spaces", "tasks/__init__", "tokenizer_file")
 
 # The modules of the package `serving` that a relay, or a model with large requests, needs. The engine needs all.
 _RELAY = ("__init__", "cancellation_poller", "ipc", "traces", "triton_channel")
@@ -44,7 +44,7 @@ def postprocess_files() -> Files:
     """Return the files of NAME_postprocess/1: target name -> source."""
     return {
         "model.py": HERE / "postprocess.py",
-        **_flat(("errors", "spaces", "tokenizer_file")),
+        **_flat(("errors", "exponential", "spaces", "tokenizer_file")),
         **_packages(("tasks",)),
     }
 

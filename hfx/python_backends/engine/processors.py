@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
+from ..exponential import exp, log
 from .generation_settings import logit_biases
 from .request import FinishReason, Settings
 
@@ -174,7 +175,7 @@ def renormalize(scores: NDArray[np.float32]) -> None:
     highest = scores.max(axis=1, keepdims=True)
     rows = np.isfinite(highest[:, 0])
     shifted = scores[rows] - highest[rows]
-    scores[rows] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    scores[rows] = shifted - log(exp(shifted).sum(axis=1, keepdims=True))
 
 
 class _BadWords:

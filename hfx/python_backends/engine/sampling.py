@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Ids
+from ..exponential import exp, log
 from .matcher import Floats, Matcher
 from .processors import BANNED, Edits, Endings, Processors
 from .request import Event, FinishReason, Request, Settings, Step, Top
@@ -250,7 +251,7 @@ def _weights(values: Floats, best: np.float32, temperature: float) -> Floats:
     check_best(float(best))
     weights = values - best
     weights /= np.float32(temperature)
-    np.exp(weights, out=weights)
+    exp(weights, out=weights)
     return weights
 
 
@@ -267,7 +268,7 @@ def _cut_untypical(weights: Floats, typical_p: float) -> None:
     """Keep the tokens whose information is nearest to the entropy, until their share is at least `typical_p`."""
     columns = np.flatnonzero(weights)
     shares = weights[columns] / weights.sum()
-    information = -np.log(shares)
+    information = -log(shares)
     distance = np.abs(information - (shares * information).sum())
     nearest = np.argsort(distance, kind="stable")
     last = np.count_nonzero(shares[nearest].cumsum(dtype=np.float64) < typical_p)

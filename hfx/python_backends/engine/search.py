@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..checks import Ids
 from ..errors import StepFailed
+from ..exponential import exp, log
 from .matcher import Floats
 from .processors import Edits
 from .request import Event, Step, Top
@@ -105,7 +106,7 @@ class Search(Protocol):
 def log_probs_at(logits: Floats, ids: NDArray[np.int64] | None) -> Floats:
     """Return the log-softmax of `logits` [rows, vocabulary] at `ids` [rows, k], or at every id, for `Search.choose`."""
     highest = logits.max(axis=1, keepdims=True)
-    total = np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
+    total = log(exp(logits - highest).sum(axis=1, keepdims=True))
     picked = logits if ids is None else np.take_along_axis(logits, ids, axis=1)
     log_probs: Floats = (picked - highest) - total
     return log_probs

@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
+from ..exponential import exp
 from .inputs import TOP_K, Tensors, head, strings
 
 Scores = NDArray[np.float32]
@@ -143,7 +144,7 @@ def _candidates(
 def _probabilities(logits: Scores, allowed: NDArray[np.bool_]) -> Scores:
     """Return the softmax over the allowed tokens; the first token, which stands for "no answer", takes part."""
     masked = np.where(allowed, logits, MASKED)
-    powers = np.exp(masked - masked.max())
+    powers = exp(masked - masked.max())
     shares: Scores = powers / powers.sum()
     return shares
 

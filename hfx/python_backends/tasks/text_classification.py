@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..exponential import exp
 from .inputs import Tensors, top_k
 
 Scores = NDArray[np.float32]
@@ -16,7 +17,7 @@ Scores = NDArray[np.float32]
 
 def softmax(logits: Scores) -> Scores:
     """Return probabilities along the last axis."""
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shifted = exp(logits - logits.max(axis=-1, keepdims=True))
     scores: Scores = shifted / shifted.sum(axis=-1, keepdims=True)
     return scores
 
@@ -24,7 +25,7 @@ def softmax(logits: Scores) -> Scores:
 def sigmoid(logits: Scores) -> Scores:
     """Return an independent probability for each logit; far below zero it is 0, without a warning."""
     with np.errstate(over="ignore"):
-        scores: Scores = np.float32(1.0) / (np.float32(1.0) + np.exp(-logits))
+        scores: Scores = np.float32(1.0) / (np.float32(1.0) + exp(-logits))
     return scores
 
 

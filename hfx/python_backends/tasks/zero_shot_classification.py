@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
+from ..exponential import exp
 from .inputs import Tensors, top_k
 
 Scores = NDArray[np.float32]
@@ -74,10 +75,10 @@ def _shares(logits: Scores) -> Scores:
     The logits are shifted only if exp would overflow, because shifting rounds.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        powers = np.exp(logits)
+        powers = exp(logits)
         shares: Scores = powers / powers.sum(axis=-1, keepdims=True)
     if np.isfinite(shares).all():
         return shares
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    powers = exp(logits - logits.max(axis=-1, keepdims=True))
     shifted: Scores = powers / powers.sum(axis=-1, keepdims=True)
     return shifted
