@@ -207,12 +207,14 @@ def _own_operators(net: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises UsageError if the model's 8-bit weights would be multiplied wrongly without these operators.
     """
     from hfx.python_backends.engine.sessions import multiplies_bytes_exactly
-    from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, parameters
+    from hfx.python_backends.onnxruntime.config import OPERATORS, operators_of
 
-    given = parameters(net)
-    library = given.get(OPERATORS)
-    if not library or not is_foreign(folder / Path(library).name, given.get(OPERATORS_SHA256, "")):
+    library, digest = operators_of(net)
+    if not library or not is_foreign(folder / Path(library).name, digest):
         return net
     if not multiplies_bytes_exactly():
         raise UsageError("This processor has no VNNI, which the model's 8-bit weights need.", "Export the model here.")
-    return {**net, "parameters": {key: value for key, value in net["parameters"].items() if key != OPERATORS}}
+    return {
+        **net,
+        "parameters": {key: value for key, value in net["parameters"].items() if not key.startswith(OPERATORS)},
+    }

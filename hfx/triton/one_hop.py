@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hfx.names import COMPILED_TOKENIZER, MANIFEST_FILE, NET_SUFFIX, POSTPROCESS_SUFFIX, TOKENIZE_SUFFIX, VARIANT
-from hfx.native.build import LIBRARY
-from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS_SHA256, ROWS_FILE, SHARED_NET
+from hfx.native.build import MACHINE, TARGETS
+from hfx.python_backends.onnxruntime.config import MODEL_FILE, OPERATORS, ROWS_FILE, SHARED_NET
 from hfx.repository.catalog import model_folders
 from hfx.repository.config_pbtxt import CONFIG, config_path, render_message
 from hfx.triton.installation import ONNXRUNTIME
@@ -120,13 +120,17 @@ def _use_backend(net: Path, backend: str) -> None:
             _write(path, config, "hfx serve, for its own copy")
 
 
-def why_not(repository: Path, name: str, device: str = "cpu") -> str:
-    """Return the reason why the steps of the model NAME can't be one model on `device`; empty if they can."""
+def why_not(repository: Path, name: str, device: str = "cpu", machine: str = MACHINE) -> str:
+    """Return the reason why the steps of the model NAME can't be one model on `device`; empty if they can.
+
+    `machine` is the processor that it will run on, as platform.machine() names it.
+    """
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     if not ((repository / name / MANIFEST_FILE).is_file() and net.is_dir() and tokenize.is_dir()):
         return "it is not an encoder of hfx"
-    if not (tokenize / "1" / COMPILED_TOKENIZER).is_file():
-        return "the export has no compiled tokenizer for it"
+    needed = {COMPILED_TOKENIZER: "compiled tokenizer", TARGETS[machine].library: f"library for {machine} processors"}
+    if lost := [what for file, what in needed.items() if not (tokenize / "1" / file).is_file()]:
+        return f"the export has no {lost[0]} for it"
     config = read_config(config_path(net, device))
     if hosting_of(config).device != device:
         return f"it was not exported for {device.upper()}s"
@@ -162,15 +166,18 @@ def _needs_python(folder: Path, kind: int, device: str) -> str:
     return ""
 
 
-def merge(repository: Path, name: str, runtime: str, served: Path | None = None, device: str = "cpu") -> None:
+def merge(
+    repository: Path, name: str, runtime: str, served: Path | None = None, device: str = "cpu", machine: str = MACHINE
+) -> None:
     """Merge the members of NAME into one model for `device`, and move their files to it.
 
     `runtime` is the path of ONNX Runtime's library, absolute or relative to the version folder of NAME.
-    `served` is the repository of a running server that the model is added to, if there is one.
+    `served` is the repository of a running server that the model is added to, if there is one. `machine` is the
+    processor that it will run on, as platform.machine() names it.
     """
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     folder, version = repository / name, repository / name / "1"
-    library = tokenize / "1" / LIBRARY
+    library = tokenize / "1" / TARGETS[machine].library
     # Triton keeps a library under its path for as long as it runs, so a different library needs a different name.
     backend = f"hfx_{hashlib.sha256(library.read_bytes()).hexdigest()[:12]}"
     own = version / f"libtriton_{backend}.so"
@@ -222,9 +229,10 @@ def _change(config: Any, net: Any, tokenize: Any, runtime: str) -> None:
         # One net, on the GPU that the configuration names, or on the first one that the process sees.
         group.gpus.extend([number for each in net.instance_group for number in each.gpus][:1] or [0])
     config.model_warmup.extend(tokenize.model_warmup)
-    settings = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
-    for key in (OPERATORS_SHA256, ROWS_FILE, VARIANT):  # the operators are in the backend's library
-        settings.pop(key, None)
+    given = {key: value.string_value for step in (net, tokenize) for key, value in step.parameters.items()}
+    # The operators are in the backend's library, which only reads whether the net has any.
+    dropped = (f"{OPERATORS}_", ROWS_FILE, VARIANT)
+    settings = {key: value for key, value in given.items() if not key.startswith(dropped)}
     own = {MODEL_FILE: f"{NET}/{_model_file(net)}", ONNXRUNTIME: runtime}
     for key, value in (settings | own).items():
         config.parameters[key].string_value = value

@@ -81,14 +81,15 @@ def write_tokenizer(
 ) -> None:
     """Write NAME_tokenize: the tokenizer as transformers set it up, and how its output becomes tensors.
 
-    A compiled tokenizer, if there is one, is written beside it, with the native library that reads it.
+    A compiled tokenizer, if there is one, is written beside it, with the native libraries that read it.
     """
     folder = staging.folder(plan.name + names.TOKENIZE_SUFFIX)
     version = copy_files(folder, deploy.tokenize_files())
     write_tokenizer_json(tokenizer, version / "tokenizer.json")
     if compiled.content:
         (version / names.COMPILED_TOKENIZER).write_bytes(compiled.content)
-        shutil.copyfile(native.library(), version / native.library().name)
+        for library in native.libraries().values():
+            shutil.copyfile(library, version / library.name)
     settings: Settings = {
         "task": str(plan.kind.task),
         "max_length": plan.max_length,

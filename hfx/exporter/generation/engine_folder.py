@@ -77,8 +77,8 @@ def write_engine_folder(
 
     `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
     `max_length` replaces the length that a net was trained with, if the net has no table of positions.
-    `library` is the library of native operators. If it is given, it is copied into the folder, decoders are written
-    for it, and engine.json selects the native runtime.
+    `library` is the library of native operators. If it is given, it is copied into the folder with those for other
+    processors beside it, decoders are written for it, and engine.json selects the native runtime.
     Raises CheckpointUnsupported and CheckpointCorrupt, naming fields and tensors, and StorageFull.
     """
     net = read_net(checkpoint, formats, levels, max_length)
@@ -112,9 +112,7 @@ def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Pa
         if content["files"]["choose"]:
             choose_graph(folder / CHOOSE, net.vocab_size)
         if library:
-            shutil.copyfile(library, folder / library.name)
-            digest = hashlib.sha256(library.read_bytes()).hexdigest()
-            operators = {"file": library.name, "sha256": digest, "kv_type": kept, "decoder": native_decoders}
+            operators = {**_copy_libraries(library, folder), "kv_type": kept, "decoder": native_decoders}
             content |= {"runtime": "native", "operators": operators}
         (folder / FILE_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
@@ -122,6 +120,18 @@ def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Pa
             f"{folder} can't be written: {error.strerror}.", "Free space, or choose another disk."
         ) from error
     return read_spec(folder)
+
+
+def _copy_libraries(library: Path, folder: Path) -> dict[str, Any]:
+    """Copy `library`, and those for other processors beside it; return their names and hashes for engine.json.
+
+    Those for x86-64 are at the top, and the others under the names of their processors.
+    """
+    entries = {}
+    for machine, path in native.libraries(library.parent).items():
+        shutil.copyfile(path, folder / path.name)
+        entries[machine] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return {**entries.pop("x86_64"), **entries}
 
 
 def _of_length(net: Net, length: int) -> Net:

@@ -13,15 +13,17 @@ from hfx.exporter.mixed_precision import Precision
 from hfx.exporter.runtime import Runtime, weight_levels, why_no_native
 from hfx.exporter.variants.floats import OnnxRuntime
 from hfx.exporter.variants.variant import Net, Source
-from hfx.python_backends.onnxruntime.config import OPERATORS, OPERATORS_SHA256, SKIPS_PADDING
+from hfx.python_backends.onnxruntime.config import SKIPS_PADDING, operators_for
 
 
 def copy_operators(folder: Path, skips_padding: bool) -> dict[str, str]:
-    """Copy the library of native operators into `folder`, and return the parameters of NAME_net that name it."""
-    library = native.library()
-    if not (folder / library.name).exists():  # else a session may have it open
-        shutil.copyfile(library, folder / library.name)
-    named = {OPERATORS: library.name, OPERATORS_SHA256: hashlib.sha256(library.read_bytes()).hexdigest()}
+    """Copy the libraries of native operators into `folder`, and return the parameters of NAME_net that name them."""
+    named = dict[str, str]()
+    for machine, library in native.libraries().items():
+        if not (folder / library.name).exists():  # else a session may have it open
+            shutil.copyfile(library, folder / library.name)
+        values = library.name, hashlib.sha256(library.read_bytes()).hexdigest()
+        named |= dict(zip(operators_for(machine), values, strict=True))
     return named | ({SKIPS_PADDING: "1"} if skips_padding else {})
 
 

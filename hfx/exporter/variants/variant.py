@@ -21,7 +21,6 @@ from hfx.exporter.runtime import CpuChoice, Runtime, Timer
 from hfx.local import Device, Kind
 from hfx.local.encoder import LocalModel
 from hfx.names import VARIANT
-from hfx.python_backends.onnxruntime.config import OPERATORS
 from hfx.repository.config_pbtxt import ModelConfig, TensorSpec
 
 if TYPE_CHECKING:
@@ -85,8 +84,8 @@ class Net:
 
     @property
     def files(self) -> set[Path]:
-        """The ONNX file, and the library of operators beside it, if it has one."""
-        names = {self.path.name, self.parameters.get(OPERATORS, self.path.name)}
+        """The ONNX file, and the libraries of operators beside it, if it has them."""
+        names = {self.path.name, *(value for value in self.parameters.values() if value.endswith(".so"))}
         return {self.path.with_name(name) for name in names}
 
     def configured(self, config: ModelConfig, threads: int) -> ModelConfig:

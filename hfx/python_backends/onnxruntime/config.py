@@ -7,6 +7,7 @@ the names and meanings that they have in NVIDIA's C++ backend.
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ Config = Mapping[str, Any]
 
 # ONNX Runtime's entries: whether threads spin before they sleep, and for how long.
 ALLOW_SPINNING, SPIN_DURATION = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
-# Parameters: a library of operators for ONNX Runtime beside the ONNX file, and its SHA-256.
+# Parameters: a library of operators for ONNX Runtime beside the ONNX file, and its SHA-256. They are for x86-64; those
+# for another processor have its name at their end.
 OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
 # Parameter: whether that library computes nothing for padding, so that it pays to run rows of many widths together.
 SKIPS_PADDING = "skips_padding"
@@ -37,6 +39,22 @@ class ConfigError(ValueError):
 def parameters(config: Config) -> dict[str, str]:
     """`parameters { key value { string_value } }` as a plain dict."""
     return {key: value["string_value"] for key, value in (config.get("parameters") or {}).items()}
+
+
+def operators_for(machine: str) -> tuple[str, str]:
+    """Return the parameters OPERATORS and OPERATORS_SHA256 for a processor (as platform.machine() names it)."""
+    end = "" if machine == "x86_64" else f"_{machine}"
+    return OPERATORS + end, OPERATORS_SHA256 + end
+
+
+def operators_of(config: Config) -> tuple[str, str]:
+    """Return the file and the hash of the operators for this machine, or of those for x86-64; empty if there are none.
+
+    An older export has no others than those for x86-64.
+    """
+    given, names = parameters(config), operators_for(platform.machine())
+    file, digest = names if names[0] in given else (OPERATORS, OPERATORS_SHA256)
+    return given.get(file, ""), given.get(digest, "")
 
 
 def integer(config: Config, key: str, default: int) -> int:

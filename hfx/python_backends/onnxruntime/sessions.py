@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from .config import (
     OPERATORS,
-    OPERATORS_SHA256,
     SKIPS_PADDING,
     Config,
     ConfigError,
     accelerators,
     integer,
+    operators_of,
     parameters,
     providers,
     session_options,
@@ -200,7 +200,7 @@ def operator_library(config: Config, folder: Path) -> Path | None:
     the processor does not compute these exactly, and if the file is not the one that was exported: an incomplete
     library could end the process.
     """
-    name, digest = (parameters(config).get(key, "") for key in (OPERATORS, OPERATORS_SHA256))
+    name, digest = operators_of(config)
     if not name:
         return None
     path = folder / name

@@ -22,7 +22,7 @@ from hfx.exporter.generation.runtimes import possible_runtimes
 from hfx.exporter.generation.steps import STEPS, answer_in_torch, compare_engines
 from hfx.local.generator import LocalGenerator
 from hfx.manifest import read_manifest, verify_files
-from hfx.native.build import LIBRARY
+from hfx.native.build import LIBRARY, TARGETS
 from hfx.python_backends.engine.spec import read_spec
 from hfx.releases import MINIMUM_SECURE
 from hfx.repository import lint
@@ -84,12 +84,19 @@ def test_manifest_and_engine_json_record_native_and_its_fallback(published: Path
         assert each["greedy"]["batch_variants"] == each["beams"]["batch_variants"] == 0
     assert manifest.choices["cpu_runtime"] == {"runtime": "native", "requested": "native", "milliseconds": {}}
     facts = json.loads((published / ENGINE / "engine.json").read_text())
-    digest = hashlib.sha256((published / ENGINE / LIBRARY).read_bytes()).hexdigest()
+    x86, arm = (
+        {
+            "file": target.library,
+            "sha256": hashlib.sha256((published / ENGINE / target.library).read_bytes()).hexdigest(),
+        }
+        for target in TARGETS.values()
+    )
     assert facts["runtime"] == "native"
     decoders = {beams: name.replace("decoder", "native_decoder") for beams, name in facts["files"]["decoder"].items()}
-    expected = {"file": LIBRARY, "sha256": digest, "kv_type": "float16", "decoder": decoders}
+    expected = {**x86, "aarch64": arm, "kv_type": "float16", "decoder": decoders}
     assert (facts["operators"], facts["kv_type"]) == (expected, "float32")
-    assert manifest.files[str(ENGINE / LIBRARY)].sha256 == digest
+    for each in (x86, arm):
+        assert manifest.files[str(ENGINE / each["file"])].sha256 == each["sha256"]
     assert value(published, f"{NAME}_stream", "parameters.cpu_runtime") == "native"
     assert lint(published) == []
 
