@@ -53,7 +53,7 @@ def dashboard(deployment: Deployment) -> str:
 
 
 def _panel(number: int, title: str, unit: str, queries: dict[str, str], description: str = "") -> dict[str, Any]:
-    a_row = DASHBOARD_WIDTH // PANEL_WIDTH
+    row, column = divmod(number, DASHBOARD_WIDTH // PANEL_WIDTH)
     source = {"type": "prometheus", "uid": "prometheus"}
     return {
         "id": number + 1,
@@ -61,12 +61,7 @@ def _panel(number: int, title: str, unit: str, queries: dict[str, str], descript
         "title": title,
         "description": description,
         "datasource": source,
-        "gridPos": {
-            "x": number % a_row * PANEL_WIDTH,
-            "y": number // a_row * PANEL_HEIGHT,
-            "w": PANEL_WIDTH,
-            "h": PANEL_HEIGHT,
-        },
+        "gridPos": {"x": column * PANEL_WIDTH, "y": row * PANEL_HEIGHT, "w": PANEL_WIDTH, "h": PANEL_HEIGHT},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": [

@@ -163,12 +163,8 @@ def put_scaling_policy(endpoint: Endpoint) -> dict[str, Any]:
             "Statistic": "Average",
         }
     else:
-        metric = (
-            "SageMakerVariantConcurrentRequestsPerModelHighResolution"
-            if endpoint.slots
-            else "SageMakerVariantInvocationsPerInstance"
-        )
-        tracking["PredefinedMetricSpecification"] = {"PredefinedMetricType": metric}
+        load = "ConcurrentRequestsPerModelHighResolution" if endpoint.slots else "InvocationsPerInstance"
+        tracking["PredefinedMetricSpecification"] = {"PredefinedMetricType": f"SageMakerVariant{load}"}
     return _scaled(endpoint) | {
         "PolicyName": f"{endpoint.name}-load",
         "PolicyType": "TargetTrackingScaling",
