@@ -1,7 +1,8 @@
 """`hfx deploy`: published models as folders of ordinary files for Triton, containers and platforms.
 
     options.py      the options of each platform, as dataclasses and as command-line options
-    deployment.py   Deployment: models, device, Triton release, ports and resources, all checked
+    arch.py         the processors, by docker's names, and the native library for each of them
+    deployment.py   Deployment: models, device, processor, Triton release, ports and resources, all checked
     folder.py       the output folder: rendered from templates, hashed, published by one rename
     sizing.py       size and number of pods, and the metrics that an autoscaler reads
     bundle.py docker.py compose.py kubernetes.py kserve.py azureml.py    one file per target; its templates are in

@@ -69,6 +69,7 @@ def write_batch(deployment: Deployment, output: Path, compute: str, rows: Rows, 
             "Batch deployments of Azure ML run on CPUs: the environment has the ONNX Runtime for CPUs.",
             "Use --device cpu, or --kind online.",
         )
+    _check_arch(deployment)
     endpoint = _checked(f"{deployment.name}-batch", "--name")
     names = deployment_names(deployment.names)
     of_models = {model.name: variables(model, rows) for model in deployment.models}
@@ -89,6 +90,11 @@ def write_batch(deployment: Deployment, output: Path, compute: str, rows: Rows, 
             own = {"name": names[model.name], "model": model, "variables": of_models[model.name]}
             text = render_text("azureml/batch_deployment.yml.j2", values | own)
             (folder / f"{names[model.name]}.yml").write_text(text, encoding="utf-8")
+
+
+def _check_arch(deployment: Deployment) -> None:
+    if deployment.arch != "amd64":
+        raise UsageError("hfx knows no machine of Azure ML with Arm processors.", "Use --arch amd64.")
 
 
 def deployment_names(models: Sequence[str]) -> dict[str, str]:
@@ -142,6 +148,7 @@ def write_online(
 
     Raises UsageError for names that Azure ML does not allow, and the errors of hfx.deploy.bundle.
     """
+    _check_arch(deployment)
     values = {
         "deployment": deployment,
         "endpoint": _checked(deployment.name, "--name"),

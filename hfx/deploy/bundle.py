@@ -23,9 +23,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hfx.deploy.deployment import DeployedModel, Deployment, config_of, is_others
+from hfx.deploy.arch import is_foreign
+from hfx.deploy.deployment import DeployedModel, Deployment, config_of, is_others, uses_openvino
 from hfx.deploy.folder import copy_models, folder_bytes, output_folder, render, render_text
-from hfx.deploy.wheels import Wheel, fetch, requirements, runs_openvino, unpack, uses_openvino
+from hfx.deploy.wheels import Wheel, fetch, requirements, unpack
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import Manifest, Precision, hash_folder, write_manifest
 from hfx.names import MANIFEST_FILE, PACKAGES_FOLDER
@@ -41,7 +42,8 @@ from hfx.triton.arguments import CONTAINER_MODELS, CONTAINER_SECONDS, server_arg
 START_FILE = "start.py"
 ENTRY = "model.py"  # the file of onnxruntime_files() that START_FILE imports
 CHOICE = "bundle"  # the key in the manifest's choices
-RECORD = {"device", "packages", "python"}  # the members of that entry
+RECORD = {"arch", "device", "packages", "python"}  # the members of that entry
+OLDER = {"arch": "amd64"}  # the members that bundles of earlier versions lack
 PROBE = Path(liveness.__file__).parent  # the probe needs only the standard library, so it runs in any image
 
 
@@ -80,7 +82,7 @@ def write(deployment: Deployment, output: Path, packages: Packages, force: bool 
     with output_folder(output, "bundle", deployment, force) as folder:
         copy_models(deployment, folder)
         home = folder / packages_path(deployment)
-        wheels = _vendor(needed, packages, home)
+        wheels = _vendor(needed, packages, deployment.machine, home)
         if deployment.device == "cpu" and not all(each.is_generator or each.is_native for each in deployment.models):
             _add_backend(home)
         for model in deployment.models:
@@ -99,19 +101,19 @@ def packages_path(deployment: Deployment) -> str:
 def packages_of(deployment: Deployment) -> str:
     """Return the folder of the packages, relative to the repository, if the models are from a bundle; else empty.
 
-    Raises UsageError if only some models are from a bundle, and for a bundle for another device or Python. Raises
-    ModelCorrupt for a manifest that does not describe its bundle.
+    Raises UsageError if only some models are from a bundle, and for a bundle for another device, processor or
+    Python. Raises ModelCorrupt for a manifest that does not describe its bundle.
     """
     records = [_record(model.manifest) for model in deployment.models]
     if not any(records):
         return ""
     if not all(records):
         raise UsageError("Some of the models are a bundle's, and others not.", "Deploy them one after the other.")
-    for key, value in (("device", deployment.device), ("python", deployment.release.python)):
+    for key, value in (("device", deployment.device), ("arch", deployment.arch), ("python", deployment.release.python)):
         if records[0][key] != value:
             raise UsageError(
                 f"The bundle is for {key} {records[0][key]}, and Triton {deployment.release.tag} here for {value}.",
-                "Write the bundle again, or give its --device and --triton.",
+                "Write the bundle again, or give its --device, --arch and --triton.",
             )
     return records[0]["packages"]
 
@@ -121,24 +123,26 @@ def _record(manifest: Manifest) -> Mapping[str, str]:
 
     Raises ModelCorrupt.
     """
-    record: Any = manifest.choices.get(CHOICE) or {}
-    is_record = isinstance(record, Mapping) and (not record or record.keys() >= RECORD)
-    if not is_record or not all(isinstance(record[name], str) for name in RECORD & record.keys()):
+    recorded: Any = manifest.choices.get(CHOICE)
+    if not recorded:
+        return {}
+    record = {**OLDER, **recorded} if isinstance(recorded, Mapping) else {}
+    if not all(isinstance(record.get(name), str) for name in RECORD):
         names = ", ".join(sorted(RECORD))
         raise ModelCorrupt(
             f"choices.{CHOICE} of the manifest of {manifest.name} is not an object of the texts {names}.",
             "Write the bundle again with --force.",
         )
-    path = PurePosixPath(record.get("packages", ""))
+    path = PurePosixPath(record["packages"])
     if path.is_absolute() or ".." in path.parts:
         raise ModelCorrupt(f"The packages of {manifest.name} are outside of its folder: {path}.", "Write it again.")
-    return dict(record)
+    return record
 
 
-def _vendor(needed: Sequence[str], packages: Packages, home: Path) -> tuple[Wheel, ...]:
+def _vendor(needed: Sequence[str], packages: Packages, machine: str, home: Path) -> tuple[Wheel, ...]:
     home.mkdir()
     with tempfile.TemporaryDirectory(prefix="hfx-wheels-") as folder:
-        wheels = fetch(needed, packages.python, Path(folder), packages.offline)
+        wheels = fetch(needed, packages.python, machine, Path(folder), packages.offline)
         for wheel in wheels:
             unpack(Path(folder) / wheel.name, home)
     shutil.copytree(PROBE, home / PROBE.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -163,7 +167,7 @@ def _make_ready(
     manifest, device = model.manifest, deployment.device
     net = config_of(folder, f"{model.name}_net", device) if f"{model.name}_net" in manifest.folders else None
     for path in manifest.files:
-        if is_others(path, net, device):
+        if is_others(path, net, device) or is_foreign(path, deployment.arch):
             (folder / path).unlink()
     if net is not None and model.is_native:
         library = one_hop.runtime_library(folder / packages_path(deployment) / "onnxruntime")
@@ -181,6 +185,7 @@ def _make_ready(
     files = {path: entry for name in folders for path, entry in hash_folder(folder / name, folder).items()}
     record: dict[str, Json] = {
         "device": device,
+        "arch": deployment.arch,
         "triton": deployment.release.tag,
         "python": packages.python,
         "packages": packages_path(deployment),
@@ -215,9 +220,7 @@ def _configure(folder: Path, config: Any, device: str, packages: Packages) -> No
 
 def unproven(deployment: Deployment, packages: Packages) -> list[str]:
     """Return the models that --no-openvino runs on a runtime that their export did not compare with the checkpoint."""
-    if packages.with_openvino:
-        return []
-    return [model.name for model in deployment.models if runs_openvino(deployment, model)]
+    return [] if packages.with_openvino else list(deployment.on_openvino)
 
 
 def _values(deployment: Deployment, packages: Packages, wheels: Sequence[Wheel]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hfx.deploy.options import NAME_PATTERN, check_range
+from hfx.deploy.arch import MACHINES, check_library, this_arch
+from hfx.deploy.options import NAME_PATTERN, Arch, check_range
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import Manifest
 from hfx.names import NET_SUFFIX, STREAM_SUFFIX, check_name
@@ -44,6 +45,7 @@ class ModelNeeds:
     slots: int  # 0 for encoders
     queue: int  # max_queue_size; 0 for encoders
     batch: int  # max_batch_size; 0 for generators
+    openvino: bool  # whether an encoder's net runs on OpenVINO
 
 
 def config_of(repository: Path, folder: str, device: str) -> Any:
@@ -74,6 +76,7 @@ def needs(repository: Path, manifest: Manifest, device: str, tag: str) -> ModelN
         slots=slots,
         queue=queue,
         batch=0 if stream else int(configs[manifest.name].max_batch_size),
+        openvino=device == "cpu" and net is not None and uses_openvino(net),
     )
 
 
@@ -81,6 +84,11 @@ def _number(config: Any, parameter: str) -> int:
     """Return an integer parameter of a configuration; 0 if it is missing or not an integer."""
     text = config.parameters[parameter].string_value if parameter in config.parameters else ""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
+
+
+def uses_openvino(config: Any) -> bool:
+    """Return whether a net's configuration has OpenVINO as its accelerator."""
+    return any(each.name == "openvino" for each in config.optimization.execution_accelerators.cpu_execution_accelerator)
 
 
 def is_others(path: str, net: Any, device: str) -> bool:
@@ -111,14 +119,8 @@ def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots
     runtime = stream.parameters["cpu_runtime"].string_value if device == "cpu" else ""
     own = spec.operators.kv_type if runtime == NATIVE and spec.operators else spec.kv_type
     cross = ELEMENT_BYTES[spec.cross_type] if spec.has_encoder else 0
-    return (
-        2
-        * slots
-        * spec.layers
-        * spec.kv_heads
-        * spec.head_dim
-        * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * cross)
-    )
+    of_position = 2 * slots * spec.layers * spec.kv_heads * spec.head_dim
+    return of_position * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * cross)
 
 
 def _other(device: str) -> str:
@@ -146,9 +148,8 @@ SERVER_BYTES = 256 << 20
 PROCESS_BYTES = 128 << 20
 SHARED_BYTES = 1 << 30  # size of /dev/shm if a model has Python processes
 LEAST_SHARED_BYTES = 64 << 20  # size of /dev/shm if none has; docker's own default
-TEMPORARY_BYTES = (
-    256 << 20
-)  # size of /tmp (logs, sockets, copies of small files), which `docker` and `compose` keep in memory
+# Size of /tmp (logs, sockets, copies of small files), which `docker` and `compose` keep in memory.
+TEMPORARY_BYTES = 256 << 20
 # Bodies of requests in flight, which are held twice: in the front and in tritonserver. The front accepts at most 256
 # MiB of bodies at a time (16 of the largest size), or an eighth of the container's memory if that is less. Copies in
 # /dev/shm count towards SHARED_BYTES.
@@ -202,16 +203,17 @@ class DeployedModel:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Published models of one repository, for one device and one Triton release.
+    """Published models of one repository, for one device, one processor and one Triton release.
 
-    `name` is a DNS label. `cpus` is in processors; `memory` and `shared_memory` are in bytes. `drain` is the time in
-    seconds for requests in flight when the server ends.
+    `name` is a DNS label. `cpus` is in processors; `memory` and `shared_memory` are in bytes.
+    `drain` is the time in seconds for requests in flight when the server ends.
     """
 
     name: str
     repository: Path
     models: tuple[DeployedModel, ...]
     device: str
+    arch: Arch
     release: Release
     image: str
     cpus: Figure
@@ -224,6 +226,21 @@ class Deployment:
     def names(self) -> tuple[str, ...]:
         """The NAMEs of the models, sorted."""
         return tuple(each.name for each in self.models)
+
+    @property
+    def machine(self) -> str:
+        """The processor as platform.machine() and wheels name it."""
+        return MACHINES[self.arch]
+
+    @property
+    def platform(self) -> str:
+        """The processor as docker's option --platform names it."""
+        return f"linux/{self.arch}"
+
+    @property
+    def on_openvino(self) -> tuple[str, ...]:
+        """The NAMEs of the models that run on OpenVINO."""
+        return tuple(each.name for each in self.models if each.needs.openvino)
 
     @property
     def secret(self) -> str:
@@ -246,6 +263,7 @@ def open_deployment(
     names: Sequence[str],
     *,
     device: str = "cpu",
+    arch: Arch | None = None,
     triton: str = MINIMUM_SECURE,
     name: str = "",
     image: str = "",
@@ -254,14 +272,15 @@ def open_deployment(
 ) -> Deployment:
     """Return the deployment of the published models `names`. All of their files are compared with their manifests.
 
-    Raises UsageError for an invalid value, ModelMissing, and ModelCorrupt for a model that is not as it was published.
+    `arch` None means the processor of this machine. Raises UsageError for an invalid value,
+    ModelMissing, and ModelCorrupt for a model that is not as it was published.
     """
     if device not in DEVICES:
         raise UsageError(f"{device!r} is not a device.", "Give cpu or gpu.")
     check_range("--drain", drain, 0, LARGEST_DRAIN)
     check_range("--cpus", cpus, 1, LARGEST_CPUS)
-    tag = release(triton)
-    models = tuple(_deployed(repository, check_name(each), device, tag) for each in sorted(set(names)))
+    tag, arch = release(triton), arch or this_arch()
+    models = tuple(_deployed(repository, check_name(each), device, arch, tag) for each in sorted(set(names)))
     if not models:
         raise UsageError("No model is named.", "Give the NAME of at least one; `hfx list` shows them.")
     shared = _shared_memory(models)
@@ -270,6 +289,7 @@ def open_deployment(
         repository=repository,
         models=models,
         device=device,
+        arch=arch,
         release=tag,
         image=check_image(image or tag.hfx_image(device)),
         cpus=_cpus(models, cpus),
@@ -279,9 +299,10 @@ def open_deployment(
     )
 
 
-def _deployed(repository: Path, name: str, device: str, triton: Release) -> DeployedModel:
+def _deployed(repository: Path, name: str, device: str, arch: Arch, triton: Release) -> DeployedModel:
     manifest = model(repository, name)
     check_model(manifest, repository)
+    check_library(manifest, arch)
     if triton.tag < (minimum := manifest.triton.minimum):
         raise UsageError(
             f"The model {name!r} needs Triton {minimum}; {triton.tag} is older.",

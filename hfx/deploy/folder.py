@@ -169,6 +169,7 @@ def _write_record(folder: Path, target: str, deployment: Deployment) -> None:
         "name": deployment.name,
         "models": {model.name: model.manifest.source.sha256 for model in deployment.models},
         "device": deployment.device,
+        "arch": deployment.arch,
         "triton": deployment.release.tag,
         "files": {name: asdict(entry) for name, entry in hash_everything(folder).items()},
     }

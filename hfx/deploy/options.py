@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from hfx.errors import UsageError
 from hfx.options import Option, option
 
+Arch = Literal["amd64", "arm64"]  # processors, by docker's names
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 LABEL_LENGTH = 63
 CLAIM_PATTERN = re.compile(rf"{NAME_PATTERN.pattern}(?:\.{NAME_PATTERN.pattern})*")

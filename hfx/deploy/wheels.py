@@ -17,21 +17,18 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from hfx.deploy.deployment import CUDA_13_TAG, DeployedModel, Deployment, config_of
+from hfx.deploy.deployment import CUDA_13_TAG, Deployment
 from hfx.deploy.folder import copy_hashed
 from hfx.errors import FetchFailed, UsageError
 from hfx.manifest import hash_file
-from hfx.names import NET_SUFFIX
 
 # Change these together with docker/Dockerfile and constraints.txt.
 NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
 LLGUIDANCE = "llguidance==1.9.1"
 ONNXRUNTIME = {"cpu": "onnxruntime==1.31.1", "gpu": "onnxruntime-gpu==1.31.1"}
 
-# The platforms of x86-64 images from Ubuntu 22.04 (glibc 2.35) on.
-PLATFORMS = tuple(f"manylinux_2_{glibc}_x86_64" for glibc in (35, 34, 31, 28, 27, 17))
+GLIBC = (35, 34, 31, 28, 27, 17)  # the versions 2.x that wheels can be for in images from Ubuntu 22.04 on
 FETCH_SECONDS = 1800.0
 RECORD = "RECORD"
 # The errors that zipfile raises for a damaged archive (RuntimeError: encrypted, or with another compression), and the
@@ -56,7 +53,8 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
 
     These are numpy (with `with_numpy`), tokenizers unless all models are native encoders, llguidance for generators
     (structured outputs), ONNX Runtime, and OpenVINO for encoders that run on it. On GPUs, the image's own backend runs
-    the nets of encoders that are not native. Raises UsageError for an image with an older CUDA.
+    the nets of encoders that are not native. Raises UsageError for an image with an older CUDA, and for OpenVINO on
+    arm64.
     """
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)
@@ -71,36 +69,32 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
         )
     if generators or deployment.device == "cpu" or any(model.is_native for model in deployment.models):
         needed.append(ONNXRUNTIME[deployment.device])
-    if with_openvino and any(runs_openvino(deployment, model) for model in deployment.models):
+    if with_openvino and deployment.on_openvino:
+        check_openvino(deployment)
         needed.append(OPENVINO)
     return tuple(needed)
 
 
-def runs_openvino(deployment: Deployment, model: DeployedModel) -> bool:
-    """Return whether an encoder's net runs on OpenVINO.
-
-    Generators never do, even if an older hfx exported them for it.
-    """
-    if deployment.device != "cpu" or model.is_generator or model.is_native:
-        return False
-    return uses_openvino(config_of(deployment.repository, model.name + NET_SUFFIX, deployment.device))
-
-
-def uses_openvino(config: Any) -> bool:
-    """Return whether a net's configuration has OpenVINO as its accelerator."""
-    return any(each.name == "openvino" for each in config.optimization.execution_accelerators.cpu_execution_accelerator)
+def check_openvino(deployment: Deployment) -> None:
+    """Raise UsageError if a model runs on OpenVINO on arm64, as exports compare it with checkpoints on x86-64 alone."""
+    if deployment.arch == "arm64" and deployment.on_openvino:
+        raise UsageError(
+            f"{deployment.on_openvino[0]!r} runs on OpenVINO, whose answers on arm64 no export has compared.",
+            "Export it with --cpu-runtime native or onnxruntime, or use --arch amd64.",
+        )
 
 
 # Fetching
 
 
-def fetch(needed: Sequence[str], python: str, folder: Path, offline: Path | None = None) -> tuple[Wheel, ...]:
-    """Put the wheels of `needed` for CPython `python` into `folder`, from the folder `offline` or (None) an index.
+def fetch(needed: Sequence[str], python: str, machine: str, folder: Path, offline: Path | None) -> tuple[Wheel, ...]:
+    """Put the wheels of `needed` for CPython `python` on `machine` into `folder`.
 
-    Raises FetchFailed with pip's reason.
+    They come from the folder `offline`, or (None) from an index. Raises FetchFailed with pip's reason.
     """
+    download, target = _download(needed, python, machine), f"Python {python} on {machine}"
     command = [
-        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *_download(needed, python)),
+        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *download),
         *(("--isolated", "--no-index", f"--find-links={offline.absolute()}") if offline else ()),
         *("--quiet", f"--dest={folder}"),
     ]
@@ -110,29 +104,29 @@ def fetch(needed: Sequence[str], python: str, folder: Path, offline: Path | None
     except subprocess.TimeoutExpired:
         reason = f"no end after {FETCH_SECONDS:g} s"
     if reason:
-        raise FetchFailed(_refusal(needed, python, offline, reason), _fix(needed, python, offline, reason))
+        raise FetchFailed(_refusal(needed, target, offline, reason), _fix(download, offline, reason))
     wheels = sorted(folder.glob("*.whl"))
     return tuple(Wheel(path.name, entry.sha256, entry.size) for path in wheels if (entry := hash_file(path)))
 
 
-def _refusal(needed: Sequence[str], python: str, offline: Path | None, reason: str) -> str:
+def _refusal(needed: Sequence[str], target: str, offline: Path | None, reason: str) -> str:
     errors = [line for line in reason.splitlines() if line.startswith("ERROR:")] or reason.splitlines()[-1:]
     place = f"the folder {offline}" if offline else "the package index"
     reason = " ".join(line.removeprefix("ERROR:").strip() for line in errors) or "pip gave no reason"
-    return f"No wheels of {', '.join(needed)} for Python {python} in {place}: {reason}"
+    return f"No wheels of {', '.join(needed)} for {target} in {place}: {reason}"
 
 
-def _download(needed: Sequence[str], python: str) -> list[str]:
+def _download(needed: Sequence[str], python: str, machine: str) -> list[str]:
     """Return the arguments of `pip download` for `needed` without dependencies, for the image's platform."""
     options = ("--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}")
-    return ["download", *options, *(f"--platform={platform}" for platform in PLATFORMS), *needed]
+    return ["download", *options, *(f"--platform=manylinux_2_{glibc}_{machine}" for glibc in GLIBC), *needed]
 
 
-def _fix(needed: Sequence[str], python: str, offline: Path | None, reason: str) -> str:
+def _fix(download: Sequence[str], offline: Path | None, reason: str) -> str:
     if "No module named pip" in reason:
         return "Run: python -m ensurepip"
     if offline:
-        return f"Fetch them there on a machine with a network:\npip {shlex.join(_download(needed, python))}"
+        return f"Fetch them there on a machine with a network:\npip {shlex.join(download)}"
     return "Check the network, or give --offline DIR with the wheels."
 
 

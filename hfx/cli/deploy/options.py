@@ -11,6 +11,7 @@ from typer import Argument
 
 from hfx.cli.connection import DEFAULT_REPOSITORY, model_names
 from hfx.cli.output import Reporter
+from hfx.deploy.options import Arch
 from hfx.errors import UsageError
 from hfx.options import Option, option
 
@@ -57,6 +58,7 @@ class DeployOptions:
     output: Annotated[Path, Option(help="Folder to write. It must be empty or not exist.", metavar="DIR")]
     repository: Path = option(DEFAULT_REPOSITORY, "Model repository.", metavar="DIR")
     device: Literal["cpu", "gpu"] = option("cpu", "Device to run the models on.")
+    arch: Arch | None = option(None, "Processor. Default: this machine's; sagemaker: that of --instance-type.")
     triton: str = option("", "Triton release. Default: 26.07.", metavar="TAG")
     name: str = option("", "Name of the deployment. Default: the first model's name.", metavar="NAME")
     image: str = option(
@@ -81,6 +83,7 @@ class DeployOptions:
             self.repository,
             self.names,
             device=self.device,
+            arch=self.arch,
             triton=self.triton or MINIMUM_SECURE,
             name=self.name,
             image=self.image,
@@ -114,16 +117,14 @@ def print_written(
         "name": deployment.name,
         "models": list(deployment.names),
         "device": deployment.device,
+        "arch": deployment.arch,
         "triton": deployment.release.tag,
         "bytes": size,
         "files": files,
         **figures,
     }
-    lines = [
-        f"Wrote {output}: {size / 1e6:.1f} MB ({', '.join(files)})."
-        if size > 1e5
-        else f"Wrote {output}: {', '.join(files)}."
-    ]
+    written = f"{size / 1e6:.1f} MB ({', '.join(files)})" if size > 1e5 else ", ".join(files)
+    lines = [f"Wrote {output}: {written}."]
     if sizing is None:
         lines.append(f"  {deployment.cpus.value} processors, {mib(deployment.memory.value)} of memory (estimated)")
     else:

@@ -60,10 +60,11 @@ def command(
 
 def _write(report: Reporter, options: DeployOptions, endpoint: EndpointOptions, packages: PackageOptions) -> None:
     from hfx.deploy.sagemaker import target
-    from hfx.deploy.sagemaker.aws import tag_of
+    from hfx.deploy.sagemaker.aws import arch_of, tag_of
     from hfx.deploy.sagemaker.endpoint import open_endpoint
 
-    chosen = replace(options, triton=options.triton or tag_of(options.image))
+    arch = options.arch or arch_of(endpoint.instance_type)
+    chosen = replace(options, arch=arch, triton=options.triton or tag_of(options.image))
     deployment = chosen.deployment(report)
     checked = open_endpoint(deployment, options.image, endpoint)
     with report.progress("Fetching wheels, packing"):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hfx.deploy.deployment import DeployedModel, Deployment, mib
+from hfx.deploy.options import Arch
 from hfx.errors import UsageError
 from hfx.names import STREAM_SUFFIX
 from hfx.triton.arguments import CONTAINER_SECONDS
@@ -60,19 +61,25 @@ INSTANCE_PATTERN = re.compile(r"ml\.(?P<family>[a-z]+)(?P<generation>\d+)(?P<fea
 GPU_FAMILIES = {"g", "p"}
 # Elastic Inference ended in April 2023. The wheels of ONNX Runtime and OpenVINO don't run on the other chips.
 OTHER_CHIPS = {"eia": "Elastic Inference has ended", "inf": "Inferentia runs Neuron models", "trn": "as Inferentia"}
-GRAVITON = "g"  # this letter in a CPU family means Arm processors, but a bundle's wheels are for x86-64
+GRAVITON = "g"  # this letter among the features means Arm processors
 
 
-def check_instance_type(name: str, device: str) -> str:
-    """Return `name`. Raises UsageError if this instance type can't run a bundle for `device`."""
+def arch_of(instance_type: str) -> Arch:
+    """Return the processor of an instance type; amd64 for other texts, as AWS's own image is for it."""
+    match = INSTANCE_PATTERN.fullmatch(instance_type)
+    return "arm64" if match and GRAVITON in match["features"] else "amd64"
+
+
+def check_instance_type(name: str, device: str, arch: Arch) -> str:
+    """Return `name`. Raises UsageError if this instance type can't run a bundle for `device` and `arch`."""
     match = INSTANCE_PATTERN.fullmatch(name)
     if match is None:
         raise UsageError(f"{name!r} is not an instance type.", "Give one like ml.c7i.xlarge.")
-    family, features = match["family"], match["features"]
+    family, own = match["family"], arch_of(name)
     if family in OTHER_CHIPS:
         raise UsageError(f"{name} can't run ONNX models: {OTHER_CHIPS[family]}.", "Choose a CPU or NVIDIA type.")
-    if family not in GPU_FAMILIES and GRAVITON in features:
-        raise UsageError(f"{name} has Arm processors; the wheels of a bundle are for x86-64.", "Choose another type.")
+    if own != arch:
+        raise UsageError(f"{name} has {own} processors, not {arch}.", f"Use --arch {own}, or choose another type.")
     if device == "gpu" and family not in GPU_FAMILIES:
         raise UsageError(f"{name} has no GPU.", "Choose one of ml.g or ml.p, or use --device cpu.")
     return name
@@ -127,15 +134,15 @@ def cheapest(prices: dict[str, Price], deployments: tuple[Deployment, ...], budg
 
     Raises UsageError if there is none.
     """
-    device = deployments[0].device
+    device, arch = deployments[0].device, deployments[0].arch
     cpus = max(each.cpus.value for each in deployments)
     memory = sum(each.memory.value for each in deployments)
     fitting = [
         price
         for price in prices.values()
-        if price.vcpus >= cpus and price.memory_bytes >= memory and _can_run(price, device)
+        if price.vcpus >= cpus and price.memory_bytes >= memory and _can_run(price, device, arch)
     ]
-    needed = f"{cpus} processors, {mib(memory)} of memory" + (" and a GPU" if device == "gpu" else "")
+    needed = f"{cpus} {arch} processors, {mib(memory)} of memory" + (" and a GPU" if device == "gpu" else "")
     if not fitting:
         raise UsageError(f"No instance of the price file has {needed}.", "Add one to it, or give --instance-type.")
     best = min(fitting, key=lambda price: (price.hourly, price.instance_type))
@@ -147,9 +154,9 @@ def cheapest(prices: dict[str, Price], deployments: tuple[Deployment, ...], budg
     return best
 
 
-def _can_run(price: Price, device: str) -> bool:
+def _can_run(price: Price, device: str, arch: Arch) -> bool:
     try:
-        check_instance_type(price.instance_type, device)
+        check_instance_type(price.instance_type, device, arch)
     except UsageError:
         return False
     return device == "cpu" or price.gpus > 0
@@ -162,6 +169,7 @@ MODEL_FOLDER = "/opt/ml/model/"
 PORT = 8080
 NEWEST_TAG = "26.05"  # the newest tag of AWS's images
 INFERENCE_TYPE_TAG = "25.03"  # from this tag on, /invocations can be Triton's /generate
+IMAGE_ARCH = "amd64"  # AWS's images for Graviton are of other frameworks, in repositories of their own
 ACCOUNT = "763104351884"
 # Regions in which an account other than ACCOUNT has the image: image_uri_config/sagemaker-tritonserver.json of
 # aws/sagemaker-python-sdk.
@@ -184,15 +192,15 @@ COMMON_REGIONS = (
 )
 
 
-def image_of(region: str, tag: str) -> str:
-    """Return AWS's Triton image of the release `tag` in `region`. Raises UsageError if there is none."""
+def image_of(region: str, tag: str, arch: Arch) -> str:
+    """Return AWS's Triton image of the release `tag` for `arch` in `region`. Raises UsageError if there is none."""
     if region not in REGIONAL_ACCOUNTS and region not in COMMON_REGIONS:
         raise UsageError(f"hfx knows no Triton image of AWS in {region!r}.", "Give its URI with --image.")
+    own = "--image with an image of your own that has AWS's start script"
+    if arch != IMAGE_ARCH:
+        raise UsageError(f"hfx knows no Triton image of AWS for {arch}.", f"Use {own}, or --arch {IMAGE_ARCH}.")
     if tag > NEWEST_TAG:
-        raise UsageError(
-            f"AWS has no image of Triton {tag}; {NEWEST_TAG} is its newest.",
-            f"Use --triton {NEWEST_TAG}, or --image with an image of your own that has AWS's start script.",
-        )
+        raise UsageError(f"AWS has no image of Triton {tag}.", f"Use --triton {NEWEST_TAG}, its newest, or {own}.")
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     account = REGIONAL_ACCOUNTS.get(region, ACCOUNT)
     return f"{account}.dkr.ecr.{region}.{domain}/sagemaker-tritonserver:{tag}-py3"

@@ -14,6 +14,7 @@ from hfx.errors import UsageError
 # Options that exclude each other, with the platform's reasons.
 _EXCLUSIONS = f"{aws.GUIDE}/serverless-endpoints.html (feature exclusions)"
 _CONFIG = f"{aws.REFERENCE}/API_CreateEndpointConfig.html"
+_ASYNC = f"{aws.REFERENCE}/API_runtime_InvokeEndpointAsync.html"
 _VARIANT = f"{aws.REFERENCE}/API_ProductionVariant.html"
 
 
@@ -29,6 +30,7 @@ class Conflict:
 
 CONFLICTS = (
     Conflict("--serverless", "--device gpu", "serverless endpoints have no GPU", _EXCLUSIONS),
+    Conflict("--serverless", "--arch arm64", "a serverless endpoint has no choice of processors", _VARIANT),
     Conflict("--serverless", "--capture", "serverless endpoints capture no data", _EXCLUSIONS),
     Conflict("--serverless", "--subnet", "serverless endpoints are in no VPC", _EXCLUSIONS),
     Conflict("--serverless", "several models", "a serverless endpoint has one container and one model", _EXCLUSIONS),
@@ -36,15 +38,8 @@ CONFLICTS = (
     Conflict("--serverless", "--instance-type", "the platform chooses where a serverless endpoint runs", _VARIANT),
     Conflict("--serverless", "--budget", "a serverless endpoint has no price per hour", _VARIANT),
     Conflict("--serverless", "--ami", "a serverless endpoint has no instances", _VARIANT),
-    Conflict(
-        "--serverless", "--max-instances", "a serverless endpoint scales by itself, up to --concurrency", _VARIANT
-    ),
-    Conflict(
-        "--async",
-        "--stream",
-        "an asynchronous answer is one object in S3",
-        f"{aws.REFERENCE}/API_runtime_InvokeEndpointAsync.html",
-    ),
+    Conflict("--serverless", "--max-instances", "a serverless endpoint scales up to --concurrency by itself", _VARIANT),
+    Conflict("--async", "--stream", "an asynchronous answer is one object in S3", _ASYNC),
     Conflict("--instance-type", "--budget", "either the type is chosen or its price", "hfx"),
 )
 
@@ -131,7 +126,7 @@ def open_endpoint(deployment: Deployment, image: str, settings: EndpointOptions)
         )
     if not image and not settings.region:
         raise UsageError("The region is not known.", "Give --region, or --image with the URI of an image in ECR.")
-    image = image or aws.image_of(settings.region, deployment.release.tag)
+    image = image or aws.image_of(settings.region, deployment.release.tag, deployment.arch)
     registry = _registry(image, settings.region)
     deployments = tuple(_alone(deployment, index) for index in range(len(deployment.models)))
     price = _chosen_price(deployments, registry["region"], settings)
@@ -161,6 +156,7 @@ def _given(deployment: Deployment, settings: EndpointOptions) -> set[str]:
         "--async": settings.asynchronous,
         "--stream": settings.stream,
         "--device gpu": deployment.device == "gpu",
+        "--arch arm64": deployment.arch == "arm64",
         "--capture": settings.capture is not None,
         "--subnet": settings.subnets,
         "several models": len(deployment.models) > 1,
@@ -180,6 +176,7 @@ def _alone(deployment: Deployment, index: int) -> Deployment:
         deployment.repository,
         [deployment.models[index].name],
         device=deployment.device,
+        arch=deployment.arch,
         triton=deployment.release.tag,
         drain=deployment.drain,
     )
@@ -236,7 +233,7 @@ def _check(endpoint: Endpoint) -> None:
     if not settings.serverless:
         if not endpoint.instance_type:
             raise UsageError("No instance is chosen.", "Give --instance-type, --budget with --prices, or --serverless.")
-        aws.check_instance_type(endpoint.instance_type, endpoint.device)
+        aws.check_instance_type(endpoint.instance_type, endpoint.device, endpoint.deployments[0].arch)
         _check_ami(endpoint)
     if len(endpoint.deployments) > aws.CONTAINERS:
         raise UsageError(f"An endpoint has at most {aws.CONTAINERS} containers.", "Deploy fewer models.")

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hfx.deploy.arch import this_arch
+from hfx.deploy.bundle import OLDER
 from hfx.deploy.sagemaker import isolated
 from hfx.deploy.sagemaker.aws import PORT, server_arguments
 from hfx.deploy.sagemaker.requests import containers
@@ -31,7 +33,7 @@ from hfx.triton.workspace import LOG, Workspace, region_prefix
 START_SECONDS = 300.0
 STOP_SECONDS = 30.0
 PING_SECONDS = 2.0
-HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON, ARCH = f"{sys.version_info.major}.{sys.version_info.minor}", this_arch()  # of the embedded server
 
 
 @contextmanager
@@ -83,7 +85,7 @@ def _command(place: Path, variables: dict[str, str], archive: Path) -> list[str]
             packed.extractall(repository, filter="data")
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise UsageError(f"{archive} can't be unpacked: {error}.", "Write the folder again with --force.") from error
-    _check_python(repository)
+    _check_packages(repository)
     wheel = find_wheel()
     (place / "cwd").mkdir()
     return [
@@ -95,20 +97,21 @@ def _command(place: Path, variables: dict[str, str], archive: Path) -> list[str]
     ]
 
 
-def _check_python(repository: Path) -> None:
-    """Raise UsageError if the packages are for a Python other than that of this machine's stubs, or are missing."""
+def _check_packages(repository: Path) -> None:
+    """Raise UsageError if the packages are for a Python or a processor other than this machine's, or are missing."""
     for manifest in repository.glob("*/hfx.json"):
         try:
-            python = json.loads(manifest.read_text("utf-8"))["choices"]["bundle"]["python"]
+            record = {**OLDER, **json.loads(manifest.read_text("utf-8"))["choices"]["bundle"]}
+            python, arch = record["python"], record["arch"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise UsageError(
                 f"{manifest.parent.name} in the archive has no packages: {error!r} in {manifest.name}.",
                 "Write the folder again with --force.",
             ) from error
-        if python != HERE:
+        if (python, arch) != (PYTHON, ARCH):
             raise UsageError(
-                f"The archive has packages for Python {python}, as its image; the server of this machine is {HERE}.",
-                f"Write another one to try: --python {HERE}, and another --output.",
+                f"The archive is for Python {python} on {arch}, the server of this machine {PYTHON} on {ARCH}.",
+                f"Write another one to try: --python {PYTHON} --arch {ARCH}, and another --output.",
             )
 
 

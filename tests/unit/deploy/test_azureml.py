@@ -48,7 +48,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def deploy(repository: Path, output: Path, *words: str) -> dict[str, Any]:
     """Return the YAML files of a folder that the command has written, by name."""
-    assert main(["deploy", "azureml", *words, "--repository", str(repository), "--output", str(output)]) == 0
+    assert (
+        main(["deploy", "azureml", *words, "--arch", "amd64", "--repository", str(repository), "--output", str(output)])
+        == 0
+    )
     return {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in output.glob("*.yml")}
 
 
@@ -71,6 +74,8 @@ def test_the_files_have_the_chosen_names_columns_and_settings(tmp_path: Path) ->
     "words",
     [
         ("--device", "gpu"),
+        ("--arch", "arm64"),
+        ("--kind", "online", "--arch", "arm64"),
         ("--compute", "a b"),
         ("--compute", 'x"\nname: y'),
         ("--name", "n" * 40),

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from hfx.deploy import bundle, wheels
+from hfx.deploy.arch import LIBRARIES, MACHINES
 from hfx.deploy.deployment import Deployment, config_of, is_others, open_deployment
 from hfx.deploy.folder import hash_everything
+from hfx.deploy.options import Arch
 from hfx.errors import FetchFailed, ModelCorrupt, UsageError
 from hfx.manifest import read_manifest, verify_files
 from hfx.names import COMPILED_TOKENIZER
@@ -30,6 +32,7 @@ from tests.rigs.files.wheels import HERE, wheels_for
 
 ROOT = Path(__file__).parents[3]
 MODULE = b"VALUE = 1\n"
+ELF_MACHINES: dict[Arch, int] = {"amd64": 62, "arm64": 183}  # e_machine of elf.h
 
 
 @pytest.fixture
@@ -111,11 +114,17 @@ def test_bundled_versions_equal_the_tested_constraints() -> None:
     assert all(each in dockerfile for each in (*pinned, wheels.ONNXRUNTIME["gpu"]))
 
 
-def test_a_folder_without_the_wheels_is_an_error_that_names_them(deployment: Deployment, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arch", "machine"), MACHINES.items())
+def test_a_folder_without_the_wheels_is_an_error_that_names_them(
+    arch: Arch, machine: str, deployment: Deployment, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FetchFailed, match=r"numpy==1\.26\.4.*Python 3\.12 in the folder .*empty") as error:
-        bundle.write(deployment, tmp_path / "out", bundle.Packages("3.12", tmp_path / "empty"))
+    with pytest.raises(
+        FetchFailed, match=rf"numpy==1\.26\.4.*Python 3\.12 on {machine} in the folder .*empty"
+    ) as error:
+        bundle.write(replace(deployment, arch=arch), tmp_path / "out", bundle.Packages("3.12", tmp_path / "empty"))
     assert "\npip download --no-deps" in error.value.fix and "tokenizers==" in error.value.fix
+    assert f"_{machine} " in error.value.fix
     assert not (tmp_path / "out").exists()
 
 
@@ -132,7 +141,9 @@ def test_the_default_python_is_that_of_the_release(deployment: Deployment) -> No
 @pytest.mark.parametrize(
     "record",
     [
-        "yes", ["packages"], {"packages": "m/1/packages"}, {"device": "cpu", "python": 3.12, "packages": "m"},
+        "yes", ["packages"], {"packages": "m/1/packages"},
+        {"device": "cpu", "python": "3.12", "packages": "m", "arch": 64},
+        {"device": "cpu", "python": 3.12, "packages": "m"},
         {"device": "cpu", "python": "3.12", "packages": "../m"}, {"device": "cpu", "python": "3.12", "packages": "/m"},
     ],
 )  # fmt: skip
@@ -143,11 +154,50 @@ def test_a_manifest_with_an_odd_record_of_a_bundle_is_corrupt(deployment: Deploy
         bundle.packages_of(replace(deployment, models=(replace(model, manifest=manifest),)))
 
 
+def with_libraries(repository: Path, *archs: Arch) -> Path:
+    """Add the native library for `archs` to the folders of a repository that have it: the headers of ELF files."""
+    for arch in archs:
+        header = b"\x7fELF\2\1\1" + bytes(9) + b"\3\0" + ELF_MACHINES[arch].to_bytes(2, "little")
+        for folder in ("m_tokenize", "m_net"):
+            (repository / folder / "1" / LIBRARIES[arch]).write_bytes(header)
+    return seal(repository)
+
+
+def elf_machines(folder: Path) -> list[int]:
+    """Return e_machine of every ELF file below `folder`."""
+    starts = [path.open("rb").read(20) for path in folder.rglob("*") if path.is_file()]
+    return [int.from_bytes(start[18:], "little") for start in starts if start.startswith(b"\x7fELF")]
+
+
+def packages_for(deployment: Deployment) -> bundle.Packages:
+    needed = wheels.requirements(deployment, with_numpy=False)
+    return bundle.Packages(HERE, wheels_for(needed, machine=deployment.machine), with_numpy=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ELF_MACHINES)
+def test_a_bundle_has_libraries_for_its_own_processor_alone(arch: Arch, tmp_path: Path) -> None:
+    deployment = open_deployment(with_libraries(build(tmp_path / "repository"), *ELF_MACHINES), ["m"], arch=arch)
+    bundle.write(deployment, tmp_path / "out", packages_for(deployment))
+    machines = elf_machines(tmp_path / "out")
+    assert set(machines) == {ELF_MACHINES[arch]} and len(machines) >= 5  # 2 of the model, and those of 2 wheels
+    assert (tmp_path / "out/m_net/1" / LIBRARIES[arch]).is_file()
+    opened = open_deployment(tmp_path / "out", ["m"], arch=arch)
+    assert bundle.packages_of(replace(opened, release=replace(opened.release, python=HERE))) == "m/1/packages"
+
+
+def test_a_model_without_the_native_library_for_the_processor_is_refused(tmp_path: Path) -> None:
+    repository = with_libraries(build(tmp_path / "repository"), "amd64")
+    assert open_deployment(repository, ["m"], arch="amd64").machine == "x86_64"
+    with pytest.raises(UsageError, match="'m' has no native library for arm64"):
+        open_deployment(repository, ["m"], arch="arm64")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_a_bundle_is_a_healthy_repository_of_one_device_and_the_same_each_time(device: str, tmp_path: Path) -> None:
     deployment = open_deployment(build(tmp_path / "repository"), ["m"], device=device)
-    packages = bundle.Packages(HERE, wheels_for(wheels.requirements(deployment, with_numpy=False)), with_numpy=False)
+    packages = packages_for(deployment)
     bundle.write(deployment, tmp_path / "one", packages)
     record = (tmp_path / "one/hfx-deploy.json").read_text()
     if device == "cpu":  # once is enough
@@ -212,12 +262,15 @@ def test_only_gpus_read_the_graph_of_rows(with_rows: Path) -> None:
 
 
 @pytest.mark.full  # pip fetches 340 MB to resolve them
-def test_the_bundle_of_the_default_release_has_wheels_for_its_python(deployment: Deployment, tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", MACHINES.values())
+def test_the_bundle_of_the_default_release_has_wheels_for_its_python(
+    machine: str, deployment: Deployment, tmp_path: Path
+) -> None:
     python = bundle.python_of(deployment)
     assert python != HERE, "else the triton tests show it"
     for device, needed in (("cpu", wheels.OPENVINO), ("gpu", wheels.ONNXRUNTIME["gpu"])):
         command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--no-deps"]
-        platforms = [f"--platform={platform}" for platform in wheels.PLATFORMS]
+        platforms = [f"--platform=manylinux_2_{glibc}_{machine}" for glibc in wheels.GLIBC]
         everything = [wheels.NUMPY, wheels.TOKENIZERS, wheels.LLGUIDANCE, wheels.ONNXRUNTIME[device], needed]
         options = ["--only-binary=:all:", f"--python-version={python}", f"--target={tmp_path / 'target'}"]
         done = subprocess.run([*command, *options, *platforms, *everything], capture_output=True, text=True)

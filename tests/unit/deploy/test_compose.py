@@ -19,15 +19,17 @@ from hfx.cli.commands import load
 from hfx.deploy import compose, docker
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.folder import render_text
+from hfx.deploy.options import Arch
 from tests.rigs.files.repositories import build
 
-DEVICES = ("cpu", "gpu")
+TARGETS: tuple[tuple[str, Arch], ...] = (("cpu", "arm64"), ("gpu", "amd64"))
 MINUTES = 20
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=TARGETS, ids="-".join)
 def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Deployment:
-    return open_deployment(build(tmp_path / "repository"), ["m"], device=request.param)
+    device, arch = request.param
+    return open_deployment(build(tmp_path / "repository"), ["m"], device=device, arch=arch)
 
 
 @pytest.fixture
@@ -60,6 +62,7 @@ def test_compose_yaml_fits_the_specification_and_publishes_to_this_machine_only(
     done = subprocess.run(check, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     services = read(file)["services"]
+    assert services["models"]["platform"] == f"linux/{deployment.arch}"
     ports = [port for service in services.values() for port in service["ports"]]
     assert len(ports) == 4 and all(port.startswith("127.0.0.1:") for port in ports)
     reserved = services["models"]["deploy"]["resources"].get("reservations")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,8 +14,10 @@ import pytest
 
 from hfx.cli import main
 from hfx.deploy import docker
+from hfx.deploy.arch import MACHINES
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.folder import RECORD_FILE, output_folder
+from hfx.deploy.options import Arch
 from hfx.errors import HfxError, ModelCorrupt, ModelMissing, RepositoryError, UsageError
 from hfx.manifest import Precision, hash_file, read_manifest, write_manifest
 from hfx.repository.lint import lint
@@ -80,15 +83,15 @@ def test_the_models_are_copied_whole_and_the_record_has_every_file(deployment: D
     assert all(path.stat().st_nlink == 1 for path in files), "links would let an edit change the published model"
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize(("device", "arch"), [("cpu", "amd64"), ("cpu", "arm64"), ("gpu", "amd64")])
 def test_hostile_texts_of_a_manifest_do_not_reach_dockerfile_or_shell(
-    repository: Path, tmp_path: Path, device: str
+    repository: Path, tmp_path: Path, device: str, arch: Arch
 ) -> None:
     # What a manifest says about its precision is any text.
     path = repository / "m/hfx.json"
     hostile = "int8\"; $(id) `id` \\ '"
     write_manifest(replace(read_manifest(path), precision=Precision(hostile, hostile)), path)
-    docker.write(open_deployment(repository, ["m"], device=device), tmp_path / "out")
+    docker.write(open_deployment(repository, ["m"], device=device, arch=arch), tmp_path / "out")
     hadolint = Path(sys.executable).parent / "hadolint"
     done = subprocess.run([hadolint, tmp_path / "out/Dockerfile"], capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -106,6 +109,9 @@ def test_hostile_texts_of_a_manifest_do_not_reach_dockerfile_or_shell(
     assert words[0] == "run" and words[-2:] == ["--detach", f"m:26.07-{device}"], done.stderr
     assert ("--gpus" in words) == (device == "gpu")
     assert "127.0.0.1:8000:8000" in words and "--read-only" in words
+    assert words[words.index("--platform") + 1] == f"linux/{arch}"
+    builds = [line for line in (tmp_path / "out/README.md").read_text().splitlines() if line.startswith("docker build")]
+    assert len(builds) == 2 and all(f" --platform linux/{arch} " in line for line in builds)
 
 
 @pytest.mark.parametrize("accelerators", [(), (("openvino", {}),)])
@@ -113,7 +119,7 @@ def test_the_image_has_openvino_only_for_models_that_run_on_it(
     accelerators: tuple[tuple[str, dict[str, str]], ...], repository: Path, tmp_path: Path
 ) -> None:
     put(repository, replace(NET, cpu_accelerators=accelerators), "cpu")
-    docker.write(open_deployment(seal(repository), ["m"]), tmp_path / "out")
+    docker.write(open_deployment(seal(repository), ["m"], arch="amd64"), tmp_path / "out")
     text = (tmp_path / "out/README.md").read_text()
     assert ("--build-arg OPENVINO= " in text) is not bool(accelerators)
     assert ("leave `OPENVINO=` out" in text) is not bool(accelerators)
@@ -126,6 +132,8 @@ def test_the_command_prints_what_it_wrote_and_refuses_with_its_exit_codes(
     assert main(words) == 0
     value = json.loads(capsys.readouterr().out)
     assert (value["models"], value["device"], value["triton"]) == (["m"], "cpu", "26.07")
+    assert MACHINES[value["arch"]] == platform.machine()
+    assert json.loads((tmp_path / "out" / RECORD_FILE).read_text())["arch"] == value["arch"]
     assert value["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert main(words) == UsageError.exit_code
     assert "--force" in json.loads(capsys.readouterr().out)["error"]["fix"]

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from hfx.deploy.sizing import LOAD_SECONDS
+from hfx.deploy.wheels import GLIBC
 from hfx.releases import MINIMUM_SECURE, release
 from tests.rigs.machine.tiers import full
 from tests.rigs.servers.serve_process import HFX
@@ -60,9 +61,17 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("device", "with_hfx"), [full("cpu", False), ("gpu", False), full("cpu", True)])
-def test_the_packages_exist_as_wheels_for_the_python_of_the_image(device: str, with_hfx: bool, tmp_path: Path) -> None:
-    platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (34, 31, 28, 27, 17)]  # Ubuntu 24.04 has 2.39
+@pytest.mark.parametrize(
+    ("device", "with_hfx", "machine"),
+    [
+        *(full("cpu", False, "x86_64"), ("gpu", False, "x86_64"), full("cpu", True, "x86_64")),
+        *(full("cpu", False, "aarch64"), full("gpu", False, "aarch64"), full("cpu", True, "aarch64")),
+    ],
+)
+def test_the_packages_exist_as_wheels_for_the_python_of_the_image(
+    device: str, with_hfx: bool, machine: str, tmp_path: Path
+) -> None:
+    platforms = [f"--platform=manylinux_2_{glibc}_{machine}" for glibc in GLIBC]
     python, at = release(MINIMUM_SECURE).python, source(tmp_path).as_uri()
     wanted = [str(each).replace("file:///src", at) for each in packages(device) if with_hfx or not each.url]
     command = [

@@ -13,7 +13,7 @@ import yaml
 
 from hfx.deploy.deployment import DeployedModel, Deployment, open_deployment
 from hfx.deploy.kserve import write
-from hfx.deploy.options import Scale, Service
+from hfx.deploy.options import Arch, Scale, Service
 from hfx.deploy.sizing import size
 from hfx.errors import UsageError
 from tests.rigs.files.repositories import build
@@ -24,7 +24,7 @@ URI = "s3://models/m"
 
 @pytest.fixture
 def generator(tmp_path: Path) -> Deployment:
-    deployment = open_deployment(build(tmp_path / "repository"), ["m"])
+    deployment = open_deployment(build(tmp_path / "repository"), ["m"], arch="amd64")
     [model] = deployment.models
     needs = replace(model.needs, slots=32, queue=64, batch=0)
     return replace(deployment, models=(DeployedModel(model.manifest, model.precision, needs),))
@@ -86,6 +86,20 @@ def test_a_canary_runs_on_knative_which_takes_less(generator: Deployment, tmp_pa
     assert "lifecycle" not in container and len(container["ports"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("arch", "canary", "selects"),
+    [("amd64", None, True), ("arm64", None, True), ("amd64", 10, False), ("arm64", 10, True)],
+)
+def test_pods_run_on_nodes_of_the_processor_and_knative_is_not_given_a_needless_selector(
+    arch: Arch, canary: int | None, selects: bool, generator: Deployment, tmp_path: Path
+) -> None:
+    _, inference = wrote(replace(generator, arch=arch), tmp_path, canary=canary)
+    predictor = inference["spec"]["predictor"]
+    assert predictor.get("nodeSelector") == ({"kubernetes.io/arch": arch} if selects else None)
+    needs_flag = "kubernetes.podspec-nodeselector" in (tmp_path / "out/README.md").read_text()
+    assert needs_flag == (canary is not None and selects)
+
+
 def bundled(deployment: Deployment, **record: str) -> Deployment:
     """Return `deployment` as if its models were those of a bundle for Python 3.12."""
     made = {"device": "cpu", "python": "3.12", "packages": "m/1/packages", **record}
@@ -110,7 +124,7 @@ def test_a_bundle_runs_in_the_image_of_its_release_with_its_own_probe(
     kubernetes_validate.validate(document, VERSION, strict=True)
 
 
-@pytest.mark.parametrize("record", [{"device": "gpu"}, {"python": "3.11"}])
+@pytest.mark.parametrize("record", [{"device": "gpu"}, {"python": "3.11"}, {"arch": "arm64"}])
 def test_a_bundle_for_another_machine_is_refused(generator: Deployment, tmp_path: Path, record: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="The bundle is for"):
         wrote(bundled(generator, **record), tmp_path)

@@ -18,7 +18,7 @@ import yaml
 from hfx.cli import main
 from hfx.deploy.deployment import DeployedModel, Deployment, open_deployment
 from hfx.deploy.kubernetes import write
-from hfx.deploy.options import Cluster, Scale
+from hfx.deploy.options import Arch, Cluster, Scale
 from hfx.deploy.sizing import QUEUE, SLOTS, WAITING, Measured, Sizing, size
 from hfx.errors import UsageError
 from hfx.front.settings import Limits
@@ -86,7 +86,7 @@ def sized(deployment: Deployment, *measured: Measured, **scale: Any) -> Sizing:
     return size(deployment, Scale(**scale), {each.model: each for each in measured})
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize(("device", "arch"), [("cpu", "arm64"), ("gpu", "amd64")])
 @pytest.mark.parametrize(
     ("cluster", "scale"),
     [
@@ -96,9 +96,9 @@ def sized(deployment: Deployment, *measured: Measured, **scale: Any) -> Sizing:
     ],
 )
 def test_every_manifest_is_valid_in_the_schemas_of_kubernetes(
-    repository: Path, tmp_path: Path, device: str, cluster: Cluster, scale: Scale
+    repository: Path, tmp_path: Path, device: str, arch: Arch, cluster: Cluster, scale: Scale
 ) -> None:
-    deployment = open_deployment(repository, ["m"], device=device)
+    deployment = open_deployment(repository, ["m"], device=device, arch=arch)
     write(deployment, size(deployment, scale, {}), cluster, tmp_path / "out")
     for path, document in documents(tmp_path / "out"):
         try:
@@ -111,6 +111,8 @@ def test_every_manifest_is_valid_in_the_schemas_of_kubernetes(
     assert ("replicas" in found["Deployment"]["spec"]) == (not scales)
     [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (device == "gpu")
+    for kind in ("Deployment", "Job"):
+        assert found[kind]["spec"]["template"]["spec"]["nodeSelector"] == {"kubernetes.io/arch": arch}
 
 
 def test_the_pod_is_closed_as_far_as_the_server_can_bear(encoder: Deployment, tmp_path: Path) -> None:

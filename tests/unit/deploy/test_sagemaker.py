@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hfx.deploy.arch import MACHINES, this_arch
 from hfx.deploy.check import check_folder
 from hfx.deploy.deployment import Deployment, open_deployment
 from hfx.deploy.folder import output_folder, render
@@ -24,11 +25,13 @@ from hfx.deploy.sagemaker.target import values, write_archive
 from hfx.errors import UsageError
 from tests.rigs.files.repositories import build
 from tests.rigs.files.sagemaker_model import problems
+from tests.rigs.files.wheels import HERE
 
 ROLE = "arn:aws:iam::123456789012:role/service-role/hfx"
 REAL_TIME = EndpointOptions(role=ROLE, region="eu-west-1", instance_type="ml.c7i.xlarge")
 SERVERLESS = EndpointOptions(role=ROLE, region="eu-west-1", serverless=True)
 VPC: dict[str, Any] = {"subnets": ("subnet-0123456789abcdef0",), "security_groups": ("sg-0123456789abcdef0",)}
+OWN_IMAGE = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/triton:26.05-py3"
 GPU = {"instance_type": "ml.g6.xlarge"}
 
 
@@ -39,7 +42,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def encoder(repository: Path) -> Deployment:
-    return open_deployment(repository, ["m"], triton="26.05")
+    return open_deployment(repository, ["m"], arch="amd64", triton="26.05")
 
 
 @pytest.fixture
@@ -192,7 +195,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda each: f"{each.first} {each.second}")
 def test_options_that_exclude_each_other_are_refused_with_the_source(conflict: Any, encoder: Deployment) -> None:
     settings = replace(REAL_TIME, **(OPTIONS[conflict.first] | OPTIONS.get(conflict.second, {})))
-    deployment = replace(encoder, device="gpu") if conflict.second == "--device gpu" else encoder
+    changes: dict[str, Any] = {"--device gpu": {"device": "gpu"}, "--arch arm64": {"arch": "arm64"}}
+    deployment = replace(encoder, **changes.get(conflict.second, {}))
     if conflict.second == "several models":
         deployment = replace(encoder, models=encoder.models * 2)
     with pytest.raises(UsageError) as refused:
@@ -214,7 +218,6 @@ def test_options_that_exclude_each_other_are_refused_with_the_source(conflict: A
         ({"instance_type": ""}, "", "No instance is chosen"),
         ({"instance_type": "ml.eia2.medium"}, "", "Elastic Inference has ended"),
         ({"instance_type": "ml.inf2.xlarge"}, "", "Neuron"),
-        ({"instance_type": "ml.c7g.xlarge"}, "", "Arm processors"),
         ({"instance_type": "c7i.xlarge"}, "", "not an instance type"),
         ({"bucket": "s3://b"}, "", "not an S3 location"),
         ({"bucket": "s3://bucket/$(id)"}, "", "not an S3 location"),
@@ -250,9 +253,11 @@ def test_a_model_too_large_for_serverless_is_refused_with_its_size(encoder: Depl
 
 
 def test_awss_image_is_that_of_the_region_and_of_a_release_that_it_has() -> None:
-    assert image_of("cn-north-1", "26.05").startswith("727897471807.dkr.ecr.cn-north-1.amazonaws.com.cn/")
+    assert image_of("cn-north-1", "26.05", "amd64").startswith("727897471807.dkr.ecr.cn-north-1.amazonaws.com.cn/")
     with pytest.raises(UsageError, match=r"no image of Triton 26\.07"):
-        image_of("eu-west-1", "26.07")
+        image_of("eu-west-1", "26.07", "amd64")
+    with pytest.raises(UsageError, match="for arm64"):
+        image_of("eu-west-1", "26.05", "arm64")
 
 
 def test_the_container_loads_a_generators_engine_and_answers_as_generate(
@@ -329,6 +334,9 @@ def test_a_budget_buys_the_cheapest_instance_that_the_model_fits(prices: Path, e
     endpoint = opened(encoder, replace(settings, budget=1.0))
     assert endpoint.instance_type == "ml.c7i.xlarge" and endpoint.price is not None
     assert endpoint.price.source == "example, 2026-11-01"
+    assert (
+        opened(replace(encoder, arch="arm64"), replace(settings, budget=1.0), OWN_IMAGE).instance_type == "ml.c7g.big"
+    )
     with pytest.raises(UsageError, match=r"ml\.c7i\.xlarge: 0\.25 USD"):
         opened(encoder, replace(settings, budget=0.4, instances=2))
     with pytest.raises(UsageError, match="prices of eu-west-1"):
@@ -354,4 +362,10 @@ def test_trying_an_archive_refuses_a_taken_port_and_another_folder(encoder: Depl
     with tarfile.open(tmp_path / "m.tar.gz", "w:gz") as packed:
         packed.add(tmp_path / "hfx.json", "encoder/hfx.json")
     with pytest.raises(UsageError, match="no packages"), serving(tmp_path, 0):
+        pass
+    [other] = set(MACHINES) - {this_arch()}
+    (tmp_path / "hfx.json").write_text(json.dumps({"choices": {"bundle": {"python": HERE, "arch": other}}}))
+    with tarfile.open(tmp_path / "m.tar.gz", "w:gz") as packed:
+        packed.add(tmp_path / "hfx.json", "encoder/hfx.json")
+    with pytest.raises(UsageError, match=f"Python {HERE} on {other}"), serving(tmp_path, 0):
         pass

@@ -55,7 +55,7 @@ def write(place: Path, version: str) -> None:
         max_instances=3,
         scale_target=100.0,
     )
-    endpoint = open_endpoint(open_deployment(place / "repository", ["m"], triton="26.05"), "", settings)
+    endpoint = open_endpoint(open_deployment(place / "repository", ["m"], arch="amd64", triton="26.05"), "", settings)
     (place / "out").mkdir(exist_ok=True)
     (place / "out/model.tar.gz").write_text(version)
     upload = Upload("model.tar.gz", f"{endpoint.bucket}/models/{version}/model.tar.gz", 1)
