@@ -16,7 +16,7 @@ LIBRARIES: Mapping[Arch, str] = {"amd64": LIBRARY, "arm64": "libhfx_operators_aa
 
 
 def this_arch() -> Arch:
-    """Return the processor of this machine; amd64 for others, which no deployment can be for."""
+    """Return the processor of this machine: arm64, or else amd64."""
     return "arm64" if platform.machine() in ("aarch64", "arm64") else "amd64"  # macOS has its own name
 
 
@@ -32,5 +32,5 @@ def check_library(manifest: Manifest, arch: Arch) -> None:
     if own - manifest.files.keys():
         raise UsageError(
             f"The model {manifest.name!r} has no native library for {arch}.",
-            "Export it again: an earlier version of hfx has published it.",
+            "Export it again. If it is from a bundle, give the bundle's --arch.",
         )

@@ -119,8 +119,8 @@ def _cache(repository: Path, manifest: Manifest, stream: Any, device: str, slots
     runtime = stream.parameters["cpu_runtime"].string_value if device == "cpu" else ""
     own = spec.operators.kv_type if runtime == NATIVE and spec.operators else spec.kv_type
     cross = ELEMENT_BYTES[spec.cross_type] if spec.has_encoder else 0
-    of_position = 2 * slots * spec.layers * spec.kv_heads * spec.head_dim
-    return of_position * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * cross)
+    per_position = 2 * slots * spec.layers * spec.kv_heads * spec.head_dim
+    return per_position * (spec.max_length * ELEMENT_BYTES[own] + spec.max_source * cross)
 
 
 def _other(device: str) -> str:

@@ -28,7 +28,7 @@ NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==
 LLGUIDANCE = "llguidance==1.9.1"
 ONNXRUNTIME = {"cpu": "onnxruntime==1.31.1", "gpu": "onnxruntime-gpu==1.31.1"}
 
-GLIBC = (35, 34, 31, 28, 27, 17)  # the versions 2.x that wheels can be for in images from Ubuntu 22.04 on
+GLIBC = (35, 34, 31, 28, 27, 17)  # of glibc 2.x: wheels for these versions run in images from Ubuntu 22.04 on
 FETCH_SECONDS = 1800.0
 RECORD = "RECORD"
 # The errors that zipfile raises for a damaged archive (RuntimeError: encrypted, or with another compression), and the

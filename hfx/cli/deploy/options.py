@@ -124,7 +124,7 @@ def print_written(
         **figures,
     }
     written = f"{size / 1e6:.1f} MB ({', '.join(files)})" if size > 1e5 else ", ".join(files)
-    lines = [f"Wrote {output}: {written}."]
+    lines = [f"Wrote {output} for {deployment.platform}: {written}."]
     if sizing is None:
         lines.append(f"  {deployment.cpus.value} processors, {mib(deployment.memory.value)} of memory (estimated)")
     else:
