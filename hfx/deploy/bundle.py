@@ -172,7 +172,8 @@ def _make_ready(
     if net is not None and model.is_native:
         library = one_hop.runtime_library(folder / packages_path(deployment) / "onnxruntime")
         assert library is not None  # the pinned wheel has the library
-        one_hop.merge(folder, model.name, os.path.relpath(library, folder / model.name / "1"), device=device)
+        runtime = os.path.relpath(library, folder / model.name / "1")
+        one_hop.merge(folder, model.name, runtime, device=device, machine=deployment.machine)
     folders = tuple(name for name in manifest.folders if (folder / name).is_dir())
     for name, config in {name: config_of(folder, name, device) for name in folders}.items():
         is_net = config.backend == "onnxruntime"

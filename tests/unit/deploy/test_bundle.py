@@ -176,6 +176,19 @@ def packages_for(deployment: Deployment) -> bundle.Packages:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ELF_MACHINES)
+def test_an_encoder_in_one_hop_has_the_backend_of_the_processor(arch: Arch, tmp_path: Path) -> None:
+    repository = build(tmp_path / "repository")
+    (repository / "m_tokenize/1" / COMPILED_TOKENIZER).write_bytes(b"tokenizer")
+    deployment = open_deployment(with_libraries(repository, *ELF_MACHINES), ["m"], arch=arch)
+    assert deployment.models[0].is_native
+    bundle.write(deployment, tmp_path / "out", packages_for(deployment))
+    [backend] = (tmp_path / "out/m/1").glob("libtriton_hfx_*.so")
+    assert backend.read_bytes() == (repository / "m_tokenize/1" / LIBRARIES[arch]).read_bytes()
+    assert set(elf_machines(tmp_path / "out")) == {ELF_MACHINES[arch]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ELF_MACHINES)
 def test_a_bundle_has_libraries_for_its_own_processor_alone(arch: Arch, tmp_path: Path) -> None:
     deployment = open_deployment(with_libraries(build(tmp_path / "repository"), *ELF_MACHINES), ["m"], arch=arch)
     bundle.write(deployment, tmp_path / "out", packages_for(deployment))
