@@ -9,10 +9,10 @@ from pathlib import PurePosixPath
 from hfx.deploy.options import Arch
 from hfx.errors import UsageError
 from hfx.manifest import Manifest
-from hfx.native.build import LIBRARY
+from hfx.native.build import TARGETS
 
 MACHINES: Mapping[Arch, str] = {"amd64": "x86_64", "arm64": "aarch64"}  # their names in wheels and platform.machine()
-LIBRARIES: Mapping[Arch, str] = {"amd64": LIBRARY, "arm64": "libhfx_operators_aarch64.so"}  # in a published model
+LIBRARIES = {arch: TARGETS[machine].library for arch, machine in MACHINES.items()}  # in a published model
 
 
 def this_arch() -> Arch:
