@@ -65,11 +65,11 @@ class Trace:
 
     def end(self, scope: Mapping[str, Any], response: Response) -> None:
         """Add the facts about the answer to the span, and end it."""
-        from opentelemetry.trace import StatusCode
-
         span = self._span
         if span is None or not span.is_recording():
             return
+        from opentelemetry.trace import StatusCode  # is not installed where the front sends no spans
+
         route = response.route or "other"
         span.update_name(f"{scope['method']} {route}")
         values = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from hfx.cli import main
 from hfx.front.response import Response
 from hfx.front.traces import Tracer
 from hfx.python_backends.serving.traces import EXPORT_SECONDS
-from tests.rigs.servers.front_rig import Seen, ask, fronted, post, stderr_file, upstream
+from tests.rigs.machine.waiting import wait_until
+from tests.rigs.servers.front_rig import Seen, ask, connect, fronted, post, read_answer, stderr_file, upstream
 from tests.rigs.servers.otlp_collector import Collector, collector
 
 GENERATE = "/v2/models/toy/generate"
@@ -88,6 +90,20 @@ def test_without_a_collector_a_callers_trace_goes_on_as_it_came(triton: tuple[in
         ask(front, post(b"{}", GENERATE, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate="a=b"))
     [(_, headers, _)] = triton[1].requests
     assert (headers["traceparent"], headers["tracestate"]) == (f"00-{TRACE}-{PARENT}-01", "a=b")
+
+
+def test_without_opentelemetry_a_connection_stays_open_and_its_requests_are_logged(
+    triton: tuple[int, Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "opentelemetry.py").write_text("raise ModuleNotFoundError('No module named opentelemetry')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with stderr_file(tmp_path / "log") as log, fronted(triton[0], access_log="text") as front:
+        with connect(front) as connection:
+            for _ in range(3):
+                connection.sendall(post(b"{}", GENERATE))
+                assert read_answer(connection)[0] == 200
+        wait_until(lambda: log.read_bytes().count(b"\n") >= 3)
+    assert [line.split(" ")[4] for line in log.read_text().splitlines()] == ["200"] * 3
 
 
 def test_a_collector_that_hangs_or_is_gone_holds_no_request_up(triton: tuple[int, Seen]) -> None:
