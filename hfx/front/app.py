@@ -76,7 +76,14 @@ class App:
         self.large_bodies = LargeBodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request, and print an exception. uvicorn's own log is off (__main__.py)."""
+        try:
+            await self._answer_and_record(scope, receive, send)
+        except Exception:
+            traceback.print_exc()
+            raise
+
+    async def _answer_and_record(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = Response(send, self._request_id(scope["headers"]), has_body=scope["method"] != "HEAD")
         request = ClientRequest(scope, receive, response)
         try:
@@ -88,7 +95,6 @@ class App:
             raise
         except Exception:
             response.status = response.status or 500
-            traceback.print_exc()
             raise
         finally:
             response.caller.spend(response.input_tokens + response.output_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,16 @@ def test_the_access_log_has_a_line_for_each_request(triton: tuple[int, Seen], tm
     assert first[1:5] == ["127.0.0.1", "POST", "/v2/models/toy/generate", "200"] and first[-1] == "my-id.1"
     assert second[3:5] == ["/nowhere", "404"] and second[-1] == generated
     assert third[4] == "400"
+
+
+def test_an_error_after_an_answer_is_printed(
+    triton: tuple[int, Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("from hfx.front.response import LINES\nLINES['text'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with stderr_file(tmp_path / "log") as log, fronted(triton[0], access_log="text") as front:
+        assert ask(front, post(b"{}"))[0] == 200
+        wait_until(lambda: b"TypeError" in log.read_bytes())
 
 
 async def nothing_sent(message: object) -> None:
