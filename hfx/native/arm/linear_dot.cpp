@@ -11,7 +11,8 @@ namespace hfx {
 namespace {
 
 constexpr int LANES = 4, QUADS = COLUMNS / LANES, INPUTS = 16;  // a quad is four columns
-constexpr int MOST_ROWS = 6;
+constexpr int MOST_ROWS = 6, MOST_PACKED_ROWS = 5;
+constexpr long MANY_ROWS = 16;  // from this number on, weights of int4 are unpacked to memory, once for all rows
 
 template <int Rows> constexpr int TAKEN = Rows == 1 ? QUADS : Rows == 2 ? QUADS / 2 : QUADS / 4;
 
@@ -59,16 +60,17 @@ template <int Rows, bool Packed> __attribute__((noinline)) void sum(const uint8_
         sum_quads<Rows, Packed>(q, stride, depth, w + column * GROUP, sums + column);
 }
 
-// Blocks of nearly the same size, each of at most MOST_ROWS of the `count` rows.
+// Blocks of nearly the same size, each of at most `most` of the `count` rows.
 struct Block {
     struct Int4;
     static constexpr int ROWS = MOST_ROWS;
     long count, stride, depth;
+    int most = MOST_ROWS;
 
     Block(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
 
     int rows(long first) const {
-        const long blocks = (count - first + ROWS - 1) / ROWS;
+        const long blocks = (count - first + most - 1) / most;
         return int((count - first + blocks - 1) / blocks);
     }
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *, int32_t *sums) const { run<false>(rows, q, w, sums); }
@@ -77,15 +79,21 @@ struct Block {
     }
 };
 
-// Int4: the weights are unpacked in registers.
+// Int4: for a few rows, the weights are unpacked in registers.
 struct Block::Int4 : Block {
     const int8_t *pairs = nullptr;
+    alignas(64) int8_t values[MOST_BLOCK * COLUMNS];
 
-    using Block::Block;
-    void begin(const int8_t *of_block) { pairs = of_block; }
+    Int4(long count, long stride, long depth) : Block(count, stride, depth) { most = is_few() ? MOST_PACKED_ROWS : MOST_ROWS; }
+    bool is_few() const { return count < MANY_ROWS; }
+    void begin(const int8_t *of_block) {
+        pairs = of_block;
+        if (!is_few()) unpack(pairs, depth, values);
+    }
     void add(int rows, const uint8_t *q, const int32_t *, const Scales &scales, float *totals) const {
         alignas(64) int32_t sums[ROWS * COLUMNS];
-        run<true>(rows, q, pairs, sums);
+        if (is_few()) run<true>(rows, q, pairs, sums);
+        else run<false>(rows, q, values, sums);
         scales.add_all(rows, sums, totals);
     }
 };

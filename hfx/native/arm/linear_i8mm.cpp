@@ -14,7 +14,7 @@ namespace {
 constexpr long STEP = 8, CHUNK = 1024;  // inputs of an instruction; inputs that are multiplied before sums are stored
 constexpr int REGISTER = 16, LANES = 4;  // bytes; columns of a group in a register
 constexpr int MOST_PAIRS = 4, STRIP = 8, OPERANDS = STRIP / 2;
-constexpr int FEW_ROWS = 3, MANY_ROWS = 24;  // the most rows that sdot multiplies; the least that share zipped weights
+constexpr int FEW_ROWS = 3, MANY_ROWS = 17;  // the most rows that sdot multiplies; the least that share zipped weights
 
 // Reads 8 inputs of the columns of a strip. An operand has those of one column, then those of the next.
 inline void read_zipped(const int8_t *w, int8x16_t (&operands)[OPERANDS]) {
