@@ -8,9 +8,10 @@
 namespace hfx {
 namespace {
 
-constexpr size_t PAGE = 4096, HUGE_PAGE = 2 << 20, ARENA = 256 << 20;
+constexpr size_t HUGE_PAGE = 2 << 20, ARENA = 256 << 20;
 
-size_t up_to_page(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+size_t page() { return size_t(getpagesize()); }  // aarch64: 4 KB or 64 KB
+size_t up_to_page(size_t bytes) { return (bytes + page() - 1) / page() * page(); }
 
 // A range of addresses that takes memory only as it is written. Copies are packed one behind the other, because a huge
 // page must be whole.
@@ -47,10 +48,10 @@ bool is_of_file(uintptr_t begin, uintptr_t end) {
     if (file < 0) return false;
     bool all = true;
     for (uint64_t pages[512]; all && begin < end;) {
-        const size_t left = (end - begin) / PAGE, count = left < 512 ? left : 512;
-        all = pread(file, pages, count * 8, off_t(begin / PAGE * 8)) == ssize_t(count * 8);
+        const size_t left = (end - begin) / page(), count = left < 512 ? left : 512;
+        all = pread(file, pages, count * 8, off_t(begin / page() * 8)) == ssize_t(count * 8);
         for (size_t i = 0; all && i < count; i++) all = !(pages[i] & SWAPPED) && (!(pages[i] & PRESENT) || pages[i] & OF_FILE);
-        begin += count * PAGE;
+        begin += count * page();
     }
     close(file);
     return all;
@@ -58,7 +59,7 @@ bool is_of_file(uintptr_t begin, uintptr_t end) {
 
 // Takes the pages of a mapped file out of this process's memory; they are read again if they are needed.
 void drop(const int8_t *values, size_t bytes) {
-    const uintptr_t begin = up_to_page(uintptr_t(values)), end = (uintptr_t(values) + bytes) / PAGE * PAGE;
+    const uintptr_t begin = up_to_page(uintptr_t(values)), end = (uintptr_t(values) + bytes) / page() * page();
     if (begin < end && is_of_file(begin, end)) madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTNEED);
 }
 

@@ -10,10 +10,10 @@
 namespace hfx {
 namespace {
 
-constexpr size_t PAGE = 4096, CHUNK = 64 * PAGE;
+constexpr size_t PAGE = 4096, CHUNK = 64 * PAGE;  // the least size of a page: some systems for aarch64 have 64 KB
 constexpr char ZEROS[PAGE] = {};
 
-char *page(char *address) { return reinterpret_cast<char *>(reinterpret_cast<uintptr_t>(address) & ~(PAGE - 1)); }
+char *page(char *address, size_t size = PAGE) { return reinterpret_cast<char *>(reinterpret_cast<uintptr_t>(address) & ~(size - 1)); }
 
 // Copies to memory that is zero, and leaves out pages of zeros, so that the system gives them no memory.
 void copy(const char *from, size_t size, char *to) {
@@ -95,7 +95,8 @@ bool Pool::read(int file, char *to, const char *path, Text &error) {
 
 void Pool::free(int32_t slot) {
     char *from = reinterpret_cast<char *>(data_ + size_t(slot) * stride_), *end = from + stride_ * sizeof(float);
-    char *first = page(from + PAGE - 1), *last = page(end);  // the whole pages; the others have numbers of other slots
+    const size_t size = size_t(getpagesize());
+    char *first = page(from + size - 1, size), *last = page(end, size);  // the whole pages; the others have numbers of other slots
     if (first < last && !madvise(first, size_t(last - first), MADV_DONTNEED)) clear(from, first), clear(last, end);
     else clear(from, end);
     Held held(lock_);

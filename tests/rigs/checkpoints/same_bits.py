@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfx import names
+from hfx.native import libraries
+from hfx.native.build import LIBRARY
 
-MODEL, LIBRARY, ENGINE = "model.onnx", "operators.so", "engine.json"
+MODEL, ENGINE = "model.onnx", "engine.json"
 WIDEST, ROWS = 40, 8
 # Kind -> model type, task, pooling, changes of the config.
 ENCODERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
@@ -55,13 +57,14 @@ EXPORTED = ("labels-modernbert", "embedding-deberta")
 
 
 def write(kind: str, folder: Path, library: Path) -> None:
-    """Write the native graphs of a kind, and the operators' library."""
+    """Write the native graphs of a kind, and the operators' libraries: `library`, and those beside it."""
     folder.mkdir(parents=True)
     if kind in ENCODERS:
         import onnx
 
         onnx.save(encoder(kind), folder / MODEL)
-        (folder / LIBRARY).write_bytes(library.read_bytes())
+        for path in libraries(library.parent).values():
+            (folder / path.name).write_bytes(path.read_bytes())
     else:
         _write_generator(kind, folder, library)
 

@@ -28,15 +28,17 @@ def _has_native() -> bool:
         return False
 
 
-FLAGS = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\nflags")[2].partition("\n")[0].split())
+CPUINFO = Path("/proc/cpuinfo").read_text(encoding="utf-8").replace("\nFeatures", "\nflags")  # Arm's name
+FLAGS = set(CPUINFO.partition("\nflags")[2].partition("\n")[0].split())
 ALL_KERNELS = {
     "avx512-vnni": "avx512_vnni",
     "avx512-vnni-panels": "avx512_vnni",
     "avx-vnni": "avx_vnni",
     "amx-int8": "amx_int8",
     "avx2": "avx2",
-}  # with Linux's name
-KERNELS = [name for name, flag in ALL_KERNELS.items() if flag in FLAGS]  # that run here
+}  # of x86-64, with Linux's name
+ARM_KERNELS = {"neon-i8mm": "i8mm", "neon-dot": "asimddp"}
+KERNELS = [name for name, flag in (ALL_KERNELS | ARM_KERNELS).items() if flag in FLAGS]  # that run here
 HAS_NATIVE = _has_native()  # whether hfx's own operators are built, and run here
 HAS_BFLOAT16 = multiplies_bfloat16()  # whether OpenVINO computes in it here
 LEVELS = weight_levels()  # of the weights that hfx writes here

@@ -89,10 +89,12 @@ class ServeProcess:
 
 
 @contextmanager
-def serving(repository: Path, *options: str, through: Sequence[str] = ()) -> Iterator[ServeProcess]:
+def serving(
+    repository: Path, *options: str, through: Sequence[str] = (), hfx: Sequence[str] = HFX
+) -> Iterator[ServeProcess]:
     """`hfx serve` of REPOSITORY, run by the command THROUGH; it is killed at the end when it still runs."""
     with subprocess.Popen(
-        [*through, *HFX, "serve", str(repository), *FREE_PORTS, *options, "--json"],
+        [*through, *hfx, "serve", str(repository), *FREE_PORTS, *options, "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

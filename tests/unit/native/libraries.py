@@ -43,8 +43,8 @@ SHIPPED = [] if SANITIZED else [f"shipped {name}" for name in KERNELS]
 CASES = [*SHIPPED, *(f"compiled {name}" for name in ALL_KERNELS)]
 # Builds by another compiler of kernels that hfx ships and that run here.
 OTHERS = {f"compiled {name}" for name in KERNELS} if SHIPPED else set()
-# With each of both kinds of float kernels: FLOATS_AVX512 and FLOATS_AVX.
-FLOAT_CASES = {f"{'shipped' if SHIPPED else 'compiled'} {name}" for name in ("avx512-vnni", "avx2")}
+# With each kind of float kernels: FLOATS_AVX512, FLOATS_AVX and FLOATS_NEON.
+FLOAT_CASES = {f"{'shipped' if SHIPPED else 'compiled'} {name}" for name in ("avx512-vnni", "avx2", "neon-dot")}
 
 
 def open_case(case: str, folder: Path) -> Path:
