@@ -1,9 +1,9 @@
 // smmla: an instruction multiplies two rows x 8 inputs by 8 inputs x two columns, twice as many products as sdot.
 //
-// The sums of 8 rows x 8 columns take 16 of the 32 registers. Weights lie in groups of four inputs, and an instruction
-// needs 8 of a column: two groups are zipped. Where there are many rows, weights are zipped once for all of them. Rows
-// are zipped in pairs for each panel. Products of a few rows would leave half of the instruction unused: they are
-// computed by sdot.
+// Weights lie in groups of four inputs, and an instruction needs 8 of a column: two groups are zipped, with an
+// instruction for each operand. Each row more makes their share smaller: a tile has up to 24 rows, whose sums take 24 of
+// the 32 registers. Rows are zipped in pairs for each panel. Products of a few rows would leave half of the instruction
+// unused: they are computed by sdot.
 #include "processor.h"
 #include "product.h"
 #include <arm_neon.h>
@@ -12,14 +12,17 @@ namespace hfx {
 namespace {
 
 constexpr long STEP = 8, CHUNK = 1024;  // inputs of an instruction; inputs that are multiplied before sums are stored
-constexpr int REGISTER = 16, LANES = 4;  // bytes; columns of a group in a register
-constexpr int MOST_PAIRS = 4, STRIP = 8, OPERANDS = STRIP / 2;
-constexpr int FEW_ROWS = 3, MANY_ROWS = 17;  // the most rows that sdot multiplies; the least that share zipped weights
+constexpr int REGISTER = 16, STRIP = 8;         // bytes; columns that a call multiplies
+constexpr int MOST_PAIRS = 12, MOST_SUMS = 24;  // of a tile: pairs of rows; registers
+constexpr int FEW_ROWS = 3;                     // the most rows that sdot multiplies
 
-// Reads 8 inputs of the columns of a strip. An operand has those of one column, then those of the next.
-inline void read_zipped(const int8_t *w, int8x16_t (&operands)[OPERANDS]) {
+// The operands of a step, each with two columns.
+template <int Pairs> constexpr int OPERANDS = Pairs * STRIP / 2 <= MOST_SUMS ? STRIP / 2 : STRIP / 4;
+
+// Reads 8 inputs of some columns. An operand has those of one column, then those of the next.
+template <int Operands> inline void read_zipped(const int8_t *w, int8x16_t (&operands)[Operands]) {
 #pragma GCC unroll 2
-    for (int i = 0; i < OPERANDS; i += 2) {
+    for (int i = 0; i < Operands; i += 2) {
         const int8_t *from = w + REGISTER / 2 * i;
         const int32x4_t first = vreinterpretq_s32_s8(vld1q_s8(from)), second = vreinterpretq_s32_s8(vld1q_s8(from + COLUMNS * GROUP));
         operands[i] = vreinterpretq_s8_s32(vzip1q_s32(first, second));
@@ -27,12 +30,7 @@ inline void read_zipped(const int8_t *w, int8x16_t (&operands)[OPERANDS]) {
     }
 }
 
-// Stores the sums of one row of each pair, or adds them to the sums of the inputs before.
-inline void store_row(int32_t *sums, int32x4_t first, int32x4_t second, bool adds) {
-    if (adds) first = vaddq_s32(first, vld1q_s32(sums)), second = vaddq_s32(second, vld1q_s32(sums + LANES));
-    vst1q_s32(sums, first);
-    vst1q_s32(sums + LANES, second);
-}
+// Returns the sums of one row of a pair and of four columns.
 inline int32x4_t halves(int32x4_t a, int32x4_t b, bool high) {
     const int64x2_t one = vreinterpretq_s64_s32(a), other = vreinterpretq_s64_s32(b);
     return vreinterpretq_s32_s64(high ? vzip2q_s64(one, other) : vzip1q_s64(one, other));
@@ -47,38 +45,39 @@ struct Tile {
     int32_t *sums;  // [rows][64]
 };
 
-template <int Pairs, bool Zipped> __attribute__((noinline)) void multiply(const Tile &tile) {
-    int32x4_t total[Pairs][OPERANDS] = {};
-    const int8_t *w = tile.weights, *row = tile.pairs;
-    for (long k = 0; k < tile.inputs; k += STEP, row += Pairs * REGISTER) {
-        int8x16_t operands[OPERANDS];
-        if constexpr (Zipped) {
-#pragma GCC unroll 4
-            for (int i = 0; i < OPERANDS; i++) operands[i] = vld1q_s8(w + REGISTER * i);
-            w += OPERANDS * REGISTER;
-        } else {
-            read_zipped(w, operands);
-            __builtin_prefetch(w + AHEAD, 0, 2);
-            w += STEP * COLUMNS;
-        }
-#pragma GCC unroll 4
+template <int Pairs> inline void sum_operands(const Tile &tile, int column) {
+    constexpr int Operands = OPERANDS<Pairs>;
+    int32x4_t total[Pairs][Operands] = {};
+    const int8_t *w = tile.weights + column * GROUP, *row = tile.pairs;
+    for (long k = 0; k < tile.inputs; k += STEP, row += Pairs * REGISTER, w += STEP * COLUMNS) {
+        int8x16_t operands[Operands];
+        read_zipped(w, operands);
+        __builtin_prefetch(w + AHEAD, 0, 2);
+#pragma GCC unroll 12
         for (int i = 0; i < Pairs; i++) {
             const int8x16_t pair = vld1q_s8(row + REGISTER * i);
 #pragma GCC unroll 4
-            for (int j = 0; j < OPERANDS; j++) total[i][j] = vmmlaq_s32(total[i][j], pair, operands[j]);
+            for (int j = 0; j < Operands; j++) total[i][j] = vmmlaq_s32(total[i][j], pair, operands[j]);
         }
     }
-    for (int i = 0; i < tile.rows; i++) {
-        const auto &t = total[i / 2];
-        store_row(tile.sums + i * COLUMNS, halves(t[0], t[1], i % 2), halves(t[2], t[3], i % 2), tile.adds);
-    }
+    for (int i = 0; i < tile.rows; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < Operands; j += 2) {
+            int32_t *sums = tile.sums + i * COLUMNS + column + 2 * j;
+            const int32x4_t sum = halves(total[i / 2][j], total[i / 2][j + 1], i % 2);
+            vst1q_s32(sums, tile.adds ? vaddq_s32(sum, vld1q_s32(sums)) : sum);
+        }
+}
+
+template <int Pairs> __attribute__((noinline)) void multiply(const Tile &tile) {
+    for (int column = 0; column < STRIP; column += 2 * OPERANDS<Pairs>) sum_operands<Pairs>(tile, column);
 }
 
 struct Block {
     using Int4 = Unpacking<Block>;
     static constexpr int ROWS = 64;
     long count, stride, depth;
-    alignas(64) int8_t pairs[ROWS * CHUNK], strip[STRIP * CHUNK];
+    alignas(64) int8_t pairs[ROWS * CHUNK];
 
     Block(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
 
@@ -120,20 +119,10 @@ struct Block {
         });
     }
 
-    void zip_weights(const int8_t *w, long inputs) {
-        for (long k = 0; k < inputs; k += STEP) {
-            int8x16_t operands[OPERANDS];
-            read_zipped(w + k * COLUMNS, operands);
-            for (int i = 0; i < OPERANDS; i++) vst1q_s8(strip + k * STRIP + REGISTER * i, operands[i]);
-        }
-    }
-
     void multiply_strip(int rows, const int8_t *w, long inputs, bool adds, int32_t *sums) {
-        const bool zipped = rows >= MANY_ROWS;
-        if (zipped) zip_weights(w, inputs);
         each_tile(rows, [&](int first, int some, int its_rows) {
-            const Tile tile = {pairs + 2 * first * inputs, zipped ? strip : w, inputs, its_rows, adds, sums + 2 * first * COLUMNS};
-            with_sizes<MOST_PAIRS, 1>(some, 1, [&](auto pairs_, auto) { (zipped ? multiply<pairs_.value, true> : multiply<pairs_.value, false>)(tile); });
+            const Tile tile = {pairs + 2 * first * inputs, w, inputs, its_rows, adds, sums + 2 * first * COLUMNS};
+            with_sizes<MOST_PAIRS, 1>(some, 1, [&](auto pairs_, auto) { multiply<pairs_.value>(tile); });
         });
     }
 };
