@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import platform
 import re
 import statistics
 import subprocess
@@ -45,6 +46,7 @@ KINDS = {
     ("GenuineIntel", 6, 143, 143): "Sapphire Rapids",
     ("GenuineIntel", 6, 207, 207): "Emerald Rapids",
 }
+EMULATED = "an emulated aarch64"
 # What is compared with the version before: a command, its work, and hfx's ways in it, whose `ms` are compared.
 COMPARED = (
     ("generate", "gpt2", ("hfx int8 native", "hfx int4 native")),
@@ -97,9 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.before:
             judge(list(starmap(_beside_before, speeds(options.before, options.quick).items())), "before")
             return 0
-        now, kind, known = stamped(Figures(), "python -m bench.guard"), processor_kind(), load(options.baseline)
+        kind, known = processor_kind(), load(options.baseline)
+        if kind == EMULATED:
+            raise LoadFailed(f"There is no baseline of {kind}: an emulator's speeds say nothing of a processor's.")
         if not options.write and kind not in known:
             raise LoadFailed(f"{options.baseline} has no baseline of {kind}.", "python -m bench.guard --write")
+        now = stamped(Figures(), "python -m bench.guard")
         for scenario in MEASURED:
             scenario.measure(Settings(options.quick, FEWEST if options.quick else None), now)
         if options.write:
@@ -113,10 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def processor_kind(text: str = "") -> str:
+def processor_kind(text: str = "", machine: str = platform.machine()) -> str:
     """The kind of this machine's processor, or of the one that `text`, of the form of /proc/cpuinfo, describes."""
     text = text or Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    facts = dict(re.findall(r"^(vendor_id|cpu family|model|flags)\s*: (.*)$", text, re.MULTILINE))
+    facts = dict(re.findall(r"^(vendor_id|cpu family|model|flags|CPU \w+)\s*: (.*)$", text, re.MULTILINE))
+    if (
+        machine == "aarch64" and "CPU variant" not in facts
+    ):  # Linux has it; qemu-user shows the file of another processor
+        return EMULATED
+    if "cpu family" not in facts:
+        return f"{machine} implementer {facts.get('CPU implementer')} part {facts.get('CPU part')}"
     family, model = int(facts["cpu family"]), int(facts["model"])
     found = f"{facts['vendor_id']} family {family} model {model}"
     for (vendor, known, first, last), name in KINDS.items():

@@ -156,7 +156,35 @@ def test_a_baseline_is_kept_for_each_kind_of_processor(
     text = (
         f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: X\nflags\t\t: fpu {flags}\n"
     )
-    assert guard.processor_kind(text) == kind
+    assert guard.processor_kind(text, "x86_64") == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            "CPU implementer\t: 0x41\nCPU variant\t: 0x0\nCPU part\t: 0xd4f\n",
+            "aarch64 implementer 0x41 part 0xd4f",
+        ),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n", guard.EMULATED),  # a file for tests under emulation
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\n", guard.EMULATED),  # of the emulator's machine
+        ("processor\t: 0\n", guard.EMULATED),
+    ],
+)
+def test_an_emulated_processor_has_no_baseline_of_a_real_one(text: str, kind: str) -> None:
+    assert guard.processor_kind(text, "aarch64") == kind
+
+
+@pytest.mark.parametrize("arguments", [[], ["--write"]])
+def test_the_guard_measures_nothing_under_emulation(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = tmp_path / "baseline.jsonl"
+    save(baseline, {guard.processor_kind(): Figures()})
+    before = baseline.read_bytes()
+    monkeypatch.setattr(guard, "processor_kind", lambda: guard.EMULATED)
+    assert guard.main(["--baseline", str(baseline), *arguments]) == LoadFailed.exit_code
+    assert guard.EMULATED in capsys.readouterr().err and baseline.read_bytes() == before
 
 
 def test_the_committed_results_are_of_the_scenarios_and_give_the_pages_sections() -> None:
