@@ -98,9 +98,9 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     columns = ("instruction", "weights", "rows")
-    print(table("Inner loops", (*columns, "instructions a product", *UNITS), rows))
-    print(table("Loads in a cycle", (*columns, *UNITS), loads))
-    print(table("Panels", (*columns, *UNITS), panels))
+    print(table("Loops: share of the most products", (*columns, "instructions a product", *UNITS), rows))
+    print(table("One row: loads in a cycle", (*columns, *UNITS), loads))
+    print(table("Panels: share of the most products", (*columns, *UNITS), panels))
     return 0
 
 

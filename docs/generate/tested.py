@@ -22,6 +22,7 @@ NEVER = (
     "NVIDIA's images, which have their own Python, CUDA and backends ([Proven, and not](deploy.md#proven-and-not))",
     "Other GPUs, and several of them ([GPU](limits.md#gpu))",
     "A server on processors without AVX-512, except for simulated ones",
+    "A processor for ARM64: it was emulated, and nothing was measured ([ARM64](benchmarks-arm64.md))",
 )
 
 Run = Mapping[str, Any]
