@@ -10,7 +10,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch proof zoo zoo-shared release clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-arm64 test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch proof zoo zoo-shared release clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -101,6 +101,7 @@ test-full: check $(VENV)/.docs $(OPTIMUM)/.installed azure-checks ## Every test,
 	$(BIN)/python -m tests.zoo build --all
 	$(PYTEST) tests/triton tests/unit tests/attacks -m 'not soak'
 	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
+	$(BIN)/python -m pytest tests/arm64/test_bits.py
 	$(MAKE) containers
 
 # onnxruntime-gpu has the module `onnxruntime` too, so it is not installed beside onnxruntime.
@@ -112,6 +113,9 @@ $(CUDA_HOST)/.installed: constraints.txt | $(STAMP)
 
 test-cuda-host: install $(CUDA_HOST)/.installed ## What ONNX Runtime's CUDA provider does with the files, without a GPU (250 MB)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/cuda_host
+
+test-arm64: install ## hfx on an emulated ARM64 machine: kernels, bits, a real Triton, an export (root, apt, 4 GB, an hour; else skipped)
+	$(BIN)/python -m pytest tests/arm64 -m 'not soak' --timeout 3600
 
 # Environments of their own, with the lowest versions that pyproject.toml allows, and with the newest of the registry.
 # Both have the torch that is tested: another version would bring CUDA. nvidia-pytriton pins numpy<2; its files do not.

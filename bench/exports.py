@@ -25,7 +25,7 @@ def sources() -> list[Path]:
 
     root = Path(hfx.__file__).parent
     folders = (root / name for name in ("exporter", "python_backends", "repository"))
-    native = (path for path in sorted((root / "native").iterdir()) if path.suffix in (".cpp", ".h", ".py"))
+    native = (path for path in sorted((root / "native").rglob("*")) if path.suffix in (".cpp", ".h", ".py"))
     return [*(path for folder in folders for path in sorted(folder.rglob("*.py"))), *native]
 
 
