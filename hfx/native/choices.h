@@ -11,6 +11,7 @@ struct Choice {
 struct Choices {
     const Choice *first, *last;
     const char *unknown, *missing;  // errors: the name of other kernels; a processor that can run none
+    bool (*adds_exactly)();  // whether ONNX Runtime's own operators add 8-bit products without overflow
     const Choice *begin() const { return first; }
     const Choice *end() const { return last; }
 };

@@ -36,6 +36,10 @@ const char *refusal() {
     return CHOICES.unknown;
 }
 
+const char *replaced() {
+    return !kernels() && refusal() == CHOICES.missing && CHOICES.adds_exactly() ? CHOICES.missing : nullptr;
+}
+
 }  // namespace hfx
 
 // The name of the kernels; "" if this processor can run none, "?" if HFX_NATIVE_KERNELS is an unknown name.

@@ -97,5 +97,7 @@ struct Kernels {
 const Kernels *kernels();
 // Why kernels() is null, as an error: no kernels can run here, or HFX_NATIVE_KERNELS is an unknown name ("none" is known).
 const char *refusal();
+// Why ONNX Runtime's own operators take the place of these: refusal(), if they are exact here; otherwise null.
+const char *replaced();
 
 }  // namespace hfx

@@ -23,7 +23,7 @@ constexpr Choice TABLE[] = {
 
 const Choices CHOICES = {
     TABLE, TABLE + sizeof TABLE / sizeof *TABLE, "hfx: HFX_NATIVE_KERNELS is none of neon-i8mm, neon-dot and none",
-    "hfx: this processor has no dot products (FEAT_DotProd, from Armv8.2 on)",
+    "hfx: this processor has no dot products (FEAT_DotProd, from Armv8.2 on)", [] { return true; },
 };
 
 }  // namespace hfx

@@ -103,7 +103,7 @@ bool Model::bound(const Json &config, NetOptions &options, Text &error) const {
     const Array<int32_t> &widths = encoder_.settings.widths;
     if (widest && widths[widths.size() - 1] > widest) return refuse(error, "parameter max_width is below the widths of settings.json");
     bound.requests = size_t(requests), bound.batch = size_t(batch), bound.tokens = bound.batch * encoder_.settings.max_length;
-    options.skips_padding = skips;
+    options.skips_padding = skips && !replaced();
     return true;
 }
 

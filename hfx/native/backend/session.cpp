@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 #include "refusals.h"
+#include "triton.h"
 
 extern "C" ort::Status *RegisterCustomOps(ort::SessionOptions *options, const ort::ApiBase *base);
 
@@ -99,7 +100,14 @@ bool Session::reset(const Json &config, Text &error) {
     Text value;
     if (!append(value, spins ? Span{"1", 1} : parameter(config, SPINNING)) || !value.push('\0')) return false;
     if (value.size() > 1 && fails(api_->entry(options_, SPINNING, value.data()), error)) return false;
-    if (!parameter(config, "operators").size || !fails(RegisterCustomOps(options_, base_), error)) return true;
+    if (!parameter(config, "operators").size) return true;
+    if (const char *reason = replaced()) {  // the graph defines the operators
+        Text line;
+        if (append(line, reason) && append(line, ": ONNX Runtime's own operators run ") && append(line, config["name"].text()) && line.push('\0'))
+            triton::log(triton::WARNING, line.data());
+        return true;
+    }
+    if (!fails(RegisterCustomOps(options_, base_), error)) return true;
     // Without VNNI the graph's own definitions would compute wrong sums of 8-bit weights.
     if (!append(error, ": export the model on this machine, or with --cpu-runtime openvino")) error.clear();
     return false;

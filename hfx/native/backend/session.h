@@ -1,5 +1,6 @@
 // A session of ONNX Runtime, whose library is opened by its path and used by its C interface.
 #pragma once
+#include "../linear.h"
 #include "../memory.h"
 #include "../ort.h"
 #include "config.h"

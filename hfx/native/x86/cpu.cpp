@@ -64,7 +64,7 @@ constexpr Choice TABLE[] = {
 
 const Choices CHOICES = {
     TABLE, TABLE + sizeof TABLE / sizeof *TABLE, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 and none",
-    "hfx: this processor has no AVX2 with FMA and F16C",
+    "hfx: this processor has no AVX2 with FMA and F16C", [] { return can_avx512_vnni() || can_avx_vnni(); },
 };
 
 }  // namespace hfx

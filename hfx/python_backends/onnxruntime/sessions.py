@@ -196,9 +196,9 @@ def _open_onnxruntime(config: Config, path: Path | str, kind: str, device_id: in
 def operator_library(config: Config, folder: Path) -> Path | None:
     """Return the library of operators in `folder` that the configuration names; None if there is none to load.
 
-    If the library can't be loaded here, the graph's own definitions of its operators run instead. Raises ConfigError if
-    the processor does not compute these exactly, and if the file is not the one that was exported: an incomplete
-    library could end the process.
+    If the library can't be loaded, or has no kernels for this processor, the graph's own definitions of its operators
+    run instead. Raises ConfigError if the processor does not compute these exactly, and if the file is not the one that
+    was exported: an incomplete library could end the process.
     """
     name, digest = operators_of(config)
     if not name:
@@ -210,17 +210,28 @@ def operator_library(config: Config, folder: Path) -> Path | None:
         )
     if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         raise ConfigError(f"{path} is not the file that was exported: copy or export the model again")
+    if not (reason := _operators_refusal(path)):
+        return path
+    if not multiplies_bytes_exactly():
+        raise ConfigError(
+            f"{reason}, and without VNNI instructions this processor adds 8-bit products wrongly: set TMPDIR to a "
+            "folder that may hold programs, or export the model on this machine"
+        )
+    LOG.warning("%s: ONNX Runtime serves by the graph's own operators", reason)
+    return None
+
+
+def _operators_refusal(path: Path) -> str:
+    """Return why the operators can't be used; empty if they can (as operators_refusal of ../engine/sessions.py)."""
     try:
-        ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
     except OSError as error:  # another operating system or architecture, or a folder that may not hold programs
-        if not multiplies_bytes_exactly():
-            raise ConfigError(
-                f"{name} can't be loaded ({error}), and without VNNI instructions this processor adds 8-bit products "
-                "wrongly: set TMPDIR to a folder that may hold programs, or export the model on this machine"
-            ) from None
-        LOG.warning("%s can't be loaded (%s): ONNX Runtime serves by the graph's own operators", name, error)
-        return None
-    return path
+        return f"{path.name} can't be loaded ({error})"
+    if not hasattr(library, "hfx_native_refusal"):  # of an earlier version
+        return ""
+    kernels, refusal = library.hfx_native_kernels, library.hfx_native_refusal
+    kernels.restype = refusal.restype = ctypes.c_char_p
+    return "" if kernels() else refusal().decode().removeprefix("hfx: ")
 
 
 def _open_openvino(config: Config, path: Path | str) -> Session:

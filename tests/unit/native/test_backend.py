@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -193,3 +194,13 @@ def test_an_unsupported_backend_configuration_is_refused(
     text = config(library, changed, **{"skips_padding": "1", **parameters})
     said = run(program, folder, text, "load")
     assert words in said and bool(said) == bool(words)
+
+
+def test_a_model_runs_without_operators_where_the_processor_has_no_kernels(folder: Path) -> None:
+    program, library = compiled("plain")
+    command = [program, folder, config(library, {"name": "m"}, skips_padding="1"), "load"]
+    done = subprocess.run(
+        command, env=os.environ | {"STUB_REPLACED": "hfx: no kernels"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and not done.stdout.strip()
+    assert re.fullmatch("log: hfx: no kernels.* m\n", done.stderr)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfx import native
 from hfx.exporter.variants.int8 import copy_operators
 from hfx.native.build import LIBRARY
 from hfx.python_backends.onnxruntime import sessions
-from hfx.python_backends.onnxruntime.config import ConfigError, model_file, providers, seconds, session_options
+from hfx.python_backends.onnxruntime.config import (
+    ConfigError,
+    model_file,
+    operators_of,
+    providers,
+    seconds,
+    session_options,
+)
 from hfx.python_backends.onnxruntime.ragged import Layout, check
 from hfx.python_backends.onnxruntime.sessions import open_session, openvino_properties, operator_library
 from tests.rigs.machine.processors import HAS_NATIVE
@@ -192,6 +202,27 @@ def test_the_library_of_operators_is_loaded_where_it_runs(operators: Any, ragged
         assert not open_session(operators, ragged_file).skips_padding
 
 
+OLDER = {"operators": "x86.so", "operators_sha256": "1"}  # an export for x86-64 alone
+BOTH = OLDER | {"operators_aarch64": "arm.so", "operators_sha256_aarch64": "2"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "named", "expected"),
+    [
+        ("x86_64", BOTH, ("x86.so", "1")),
+        ("aarch64", BOTH, ("arm.so", "2")),
+        ("aarch64", OLDER, ("x86.so", "1")),  # which can't be loaded there, and a log line says so
+        ("riscv64", BOTH, ("x86.so", "1")),
+        ("aarch64", {}, ("", "")),
+    ],
+)
+def test_a_configuration_names_the_operators_of_each_processor(
+    machine: str, named: dict[str, str], expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert operators_of({"parameters": string_parameters(**named)}) == expected
+
+
 @pytest.mark.parametrize("damage", [lambda file: file[:1000], lambda file: file + b"0", lambda file: b""])
 def test_a_damaged_library_is_refused_before_it_is_loaded(operators: Any, ragged_file: Path, damage: Any) -> None:
     library = ragged_file.parent / LIBRARY
@@ -207,19 +238,24 @@ def test_the_library_lies_beside_the_file(operators: Any, ragged_file: Path, nam
         open_session(operators, ragged_file)
 
 
-def test_a_library_of_another_system_leaves_the_graphs_own_operators(
-    ragged_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("flags", ["flags : fpu avx2 avx512f avx512_vnni", "Features : fp asimd crc32"])
+@pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
+def test_a_library_that_does_not_run_here_leaves_the_graphs_own_operators(
+    machine: str, flags: str, ragged_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (ragged_file.parent / "cpuinfo").write_text("processor : 0\nflags : fpu avx2 avx512f avx512_vnni\n")
+    (ragged_file.parent / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
     monkeypatch.setattr(sessions, "CPUINFO", ragged_file.parent / "cpuinfo")
-    content = b"a library of another system"
-    (ragged_file.parent / "operators.so").write_bytes(content)
-    named = {"operators": "operators.so", "operators_sha256": hashlib.sha256(content).hexdigest()}
+    monkeypatch.setenv("HFX_NATIVE_KERNELS", "none")  # so that the library of this machine has none, either
+    library = native.libraries()[machine]
+    shutil.copy(library, ragged_file.parent)
+    named = {"operators": library.name, "operators_sha256": hashlib.sha256(library.read_bytes()).hexdigest()}
     session = open_session({"parameters": string_parameters(**named, skips_padding="1")}, ragged_file)
     assert not session.skips_padding
     feed = {"ids": np.array([1, 2], np.int32), "item_shape": np.array([[2]], np.int32)}
     assert session.run(feed, ["total"])["total"].tolist() == [[3]]
-    assert "operators.so can't be loaded" in caplog.text
+    [message] = caplog.messages
+    assert "the graph's own operators" in message
+    assert ("can't be loaded" in message) == (machine != platform.machine())
 
 
 def test_a_library_that_can_not_be_loaded_is_refused_where_sums_would_be_wrong(
@@ -241,7 +277,8 @@ def test_a_processor_without_kernels_is_reported(operators: Any, ragged_file: Pa
     )
     environment = os.environ | {"HFX_NATIVE_KERNELS": "none"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert "hfx: this processor has no AVX2" in done.stderr.splitlines()[-1]
+    refusal = native.refusal()
+    assert refusal in done.stderr and (done.returncode != 0) != sessions.multiplies_bytes_exactly()
 
 
 def test_a_missing_file_is_named_and_a_folder_of_its_name_holds_external_data(tmp_path: Path) -> None:
