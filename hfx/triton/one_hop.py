@@ -128,7 +128,8 @@ def why_not(repository: Path, name: str, device: str = "cpu", machine: str = MAC
     tokenize, net, last = (repository / (name + end) for end in (TOKENIZE_SUFFIX, NET_SUFFIX, POSTPROCESS_SUFFIX))
     if not ((repository / name / MANIFEST_FILE).is_file() and net.is_dir() and tokenize.is_dir()):
         return "it is not an encoder of hfx"
-    needed = {COMPILED_TOKENIZER: "compiled tokenizer", TARGETS[machine].library: f"library for {machine} processors"}
+    library = TARGETS[machine].library if machine in TARGETS else ""
+    needed = {COMPILED_TOKENIZER: "compiled tokenizer", library: f"library for {machine} processors"}
     if lost := [what for file, what in needed.items() if not (tokenize / "1" / file).is_file()]:
         return f"the export has no {lost[0]} for it"
     config = read_config(config_path(net, device))

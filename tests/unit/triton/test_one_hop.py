@@ -15,12 +15,12 @@ import pytest
 from hfx.exporter.adapters.adapted import ADAPTED
 from hfx.exporter.variants import VARIANTS
 from hfx.names import COMPILED_TOKENIZER
-from hfx.native.build import LIBRARY
-from hfx.python_backends.onnxruntime.config import ROWS_FILE
+from hfx.native.build import LIBRARY, TARGETS
+from hfx.python_backends.onnxruntime.config import OPERATORS, ROWS_FILE, operators_for
 from hfx.repository import parse_config
 from hfx.triton import one_hop
 from hfx.triton.models import KIND_GPU
-from hfx.triton.one_hop import CUDA_PROVIDER, HOSTING, prepare_encoders, runtime_library, why_not
+from hfx.triton.one_hop import CUDA_PROVIDER, HOSTING, merge, prepare_encoders, runtime_library, why_not
 from tests.rigs.files.repositories import NET, NET_GPU, POSTPROCESS, TOKENIZE, build, put, save
 
 HAS_CUDA_PROVIDER = (Path(onnxruntime.__file__).parent / "capi" / CUDA_PROVIDER).exists()
@@ -94,6 +94,25 @@ def test_encoders_that_do_not_qualify_stay_as_published(
     kept = prepare_encoders(repository, "onnxruntime", native=True)
     assert list(kept) == ["m"] * is_encoder and all(reason in each for each in kept.values())
     assert content(repository) == before
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "riscv64"])
+def test_a_model_without_a_library_for_the_processor_keeps_its_steps(repository: Path, machine: str) -> None:
+    assert machine in why_not(repository, "m", machine=machine)
+
+
+def test_a_model_for_another_processor_gets_its_library_and_no_operators_of_others(repository: Path) -> None:
+    tokenize, library = repository / "m_tokenize/1", TARGETS["aarch64"].library
+    (tokenize / library).write_bytes(b"for aarch64")
+    operators = {name: "x" for machine in TARGETS for name in operators_for(machine)}
+    put(repository, replace(NET, parameters={**NET.parameters, **operators}), "cpu")
+    assert why_not(repository, "m", machine="aarch64") == ""
+    merge(repository, "m", "libonnxruntime.so", machine="aarch64")
+    made = config(repository, "m/config.pbtxt")
+    assert made.backend == f"hfx_{hashlib.sha256(b'for aarch64').hexdigest()[:12]}"
+    assert (repository / f"m/1/libtriton_{made.backend}.so").read_bytes() == b"for aarch64"
+    # The backend has the operators itself: it reads only whether the net has any.
+    assert operators.keys() & made.parameters.keys() == {OPERATORS}
 
 
 def test_the_hosting_of_each_variant_is_known() -> None:
