@@ -18,6 +18,7 @@ from hfx.cli.connection import (
 )
 from hfx.cli.export_summary import equal_share
 from hfx.cli.output import counted, reporter
+from hfx.deploy.options import Arch
 from hfx.errors import LintFailed, RepositoryError, ServerError
 from hfx.options import Option
 from hfx.releases import MINIMUM_SECURE
@@ -101,18 +102,20 @@ def lint(
     cores: Annotated[
         int | None, Option(help="Cores of the machine that will serve it. Default: those of this machine.")
     ] = None,
+    arch: Annotated[Arch | None, Option(help="Processor that will serve it. Default: this machine's.")] = None,
 ) -> None:
     """Check a model repository against hfx's rules, without a server.
 
     Examples:
       hfx lint
-      hfx lint /srv/models --triton 26.07 --cores 8
+      hfx lint /srv/models --triton 26.07 --cores 8 --arch arm64
     """
+    from hfx.deploy.arch import MACHINES, this_arch
     from hfx.repository.catalog import models
     from hfx.repository.lint import lint as find
 
     report, repository = reporter(context), chosen_repository(place, repository)
-    findings = find(repository, triton, cores)
+    findings = find(repository, triton, cores, MACHINES[arch or this_arch()])
     lines = [line for finding in findings for line in finding.lines()]
     value = {"repository": str(repository), "findings": [asdict(finding) for finding in findings]}
     errors = sum(finding.severity == "error" for finding in findings)

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from hfx.deploy.options import Arch
 from hfx.errors import UsageError
 from hfx.manifest import Manifest
+from hfx.native import missing
 from hfx.native.build import TARGETS
 
 MACHINES: Mapping[Arch, str] = {"amd64": "x86_64", "arm64": "aarch64"}  # their names in wheels and platform.machine()
@@ -28,8 +29,7 @@ def is_foreign(path: str, arch: Arch) -> bool:
 
 def check_library(manifest: Manifest, arch: Arch) -> None:
     """Raise UsageError if a folder of the model has a native library, but none for `arch`."""
-    own = {str(PurePosixPath(path).with_name(LIBRARIES[arch])) for path in manifest.files if is_foreign(path, arch)}
-    if own - manifest.files.keys():
+    if missing(manifest.files, MACHINES[arch]):
         raise UsageError(
             f"The model {manifest.name!r} has no native library for {arch}.",
             "Export it again. If it is from a bundle, give the bundle's --arch.",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 
 from hfx.errors import NativeMissing
 
 
 def is_built() -> bool:
-    """Return whether the shared library exists."""
-    from hfx.native.build import HERE, LIBRARY
+    """Return whether the shared library for this machine exists."""
+    from hfx.native.build import HERE, LIBRARY, unsupported
 
-    return (HERE / LIBRARY).is_file()
+    return not unsupported() and (HERE / LIBRARY).is_file()
 
 
 def library() -> Path:
@@ -22,11 +23,11 @@ def library() -> Path:
     """
     from hfx.native.build import HERE, LIBRARY, ZIGLANG, unsupported
 
+    if reason := unsupported():
+        raise NativeMissing(reason, "Use another runtime: `--cpu-runtime auto` chooses one.")
     path = HERE / LIBRARY
     if path.is_file():
         return path
-    if reason := unsupported():
-        raise NativeMissing(reason, "Use another runtime: `--cpu-runtime auto` chooses one.")
     raise NativeMissing(
         f"hfx was installed without its native kernels: {path} was not built.",
         f"Run `pip install {ZIGLANG}` and `python -m hfx.native.build`, which says what is missing.",
@@ -43,6 +44,16 @@ def libraries(folder: Path | None = None) -> dict[str, Path]:
 
     paths = {machine: (folder or library().parent) / target.library for machine, target in TARGETS.items()}
     return {machine: path for machine, path in paths.items() if path.is_file()}
+
+
+def missing(files: Iterable[str], machine: str) -> list[str]:
+    """Return the paths of the libraries for `machine` that `files` of models lack beside another processor's."""
+    from hfx.native.build import TARGETS
+
+    paths = set(map(PurePosixPath, files))
+    folders = {path.parent for path in paths if path.name in {target.library for target in TARGETS.values()}}
+    own = {folder / TARGETS[machine].library for folder in folders} if machine in TARGETS else set()
+    return sorted(map(str, own - paths))
 
 
 def kernels() -> str:

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from hfx.errors import LintFailed
+from hfx.native.build import MACHINE
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.repository.rules import ensembles, files, onnx_files, python_models, scheduling
 from hfx.repository.subject import Finding, Rule, read_subject
@@ -20,14 +21,16 @@ _RULES = (value for module in _MODULES for value in vars(module).values() if isi
 RULES = tuple(sorted(_RULES, key=lambda rule: rule.id))
 
 
-def lint(repository: Path, triton_tag: str = MINIMUM_SECURE, cores: int | None = None) -> list[Finding]:
+def lint(
+    repository: Path, triton_tag: str = MINIMUM_SECURE, cores: int | None = None, machine: str = MACHINE
+) -> list[Finding]:
     """Return every finding, sorted by path and line; an empty list for a healthy repository.
 
-    `triton_tag` is the Triton release that will serve the repository, and `cores` the number of cores of the machine
-    that will run it (default: this machine's). Raises RepositoryError if `repository` is not a folder, and UsageError
-    for a tag that hfx.releases doesn't know.
+    `triton_tag` is the Triton release that will serve the repository. `cores` is the number of cores of the machine
+    that will run it, and `machine` its processor, as platform.machine() names it (default: this machine's). Raises
+    RepositoryError if `repository` is not a folder, and UsageError for a tag that hfx.releases doesn't know.
     """
-    subject = read_subject(repository, release(triton_tag), cores or os.cpu_count() or 1)
+    subject = read_subject(repository, release(triton_tag), cores or os.cpu_count() or 1, machine)
     findings = {finding for rule in RULES for finding in rule.findings(subject)}
     return sorted(findings, key=lambda finding: (finding.path, finding.line or 0, finding.rule, finding.message))
 

@@ -17,6 +17,7 @@ from google.protobuf import text_format
 
 from hfx.errors import RepositoryError
 from hfx.manifest import FileProblem, Manifest, verify_files
+from hfx.native.build import MACHINE
 from hfx.releases import Release
 from hfx.repository.catalog import Entry, model_folders, models
 from hfx.repository.config_pbtxt import CONFIG, MAX_CONFIG_BYTES, VARIANTS, parse_config
@@ -81,13 +82,17 @@ View = Mapping[str, ConfigFile]
 
 @dataclass(frozen=True)
 class Subject:
-    """The repository under test, the Triton release that it is for, and the CPU cores of the machine that serves it."""
+    """The repository under test, the Triton release that it is for, and the machine that serves it.
+
+    `cores` are its CPU cores, and `machine` is its processor, as platform.machine() names it.
+    """
 
     repository: Path
     release: Release
     cores: int
     models: Mapping[str, Model]
     entries: tuple[Entry, ...]
+    machine: str
     _onnx: dict[Path, OnnxFacts] = field(default_factory=dict, repr=False)
     _files: dict[str, list[FileProblem]] = field(default_factory=dict, repr=False)
 
@@ -139,11 +144,11 @@ def _served(model: Model, variant: str) -> ConfigFile | None:
     return config if config and config.message is not None else None
 
 
-def read_subject(repository: Path, release: Release, cores: int) -> Subject:
+def read_subject(repository: Path, release: Release, cores: int, machine: str = MACHINE) -> Subject:
     """Read every configuration. Raises RepositoryError if `repository` is not a folder."""
     folders = model_folders(repository)
     by_name = {folder.name: _model(repository, folder) for folder in folders}
-    return Subject(repository, release, cores, by_name, tuple(models(repository)))
+    return Subject(repository, release, cores, by_name, tuple(models(repository)), machine)
 
 
 def _model(repository: Path, folder: Path) -> Model:

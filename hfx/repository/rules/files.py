@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import hfx
 from hfx.errors import RepositoryError
 from hfx.names import MANIFEST_FILE
+from hfx.native import missing as missing_libraries
 from hfx.releases import MINIMUM_SECURE, security_warning
 from hfx.repository.config_pbtxt import CONFIG
 from hfx.repository.staging import is_placeholder, stagings_inside
@@ -205,7 +206,7 @@ def wrong_dimension(subject: Subject) -> Iterator[Problem]:
                 yield config.problem(f"{kind} {tensor.name!r} has dims {list(tensor.dims)}.", kind, tensor.name)
 
 
-# hfx.json: the files that it lists, and the Triton release that the model needs
+# hfx.json: the files that it lists, and the Triton release and the processor that the model needs
 
 
 @rule("HFX201", "error", "Export the model again.")
@@ -271,3 +272,11 @@ def insecure(subject: Subject) -> Iterator[Problem]:
     """A Triton release with known vulnerabilities."""
     if warning := security_warning(subject.release.tag):
         yield Problem(".", warning)
+
+
+@rule("HFX803", "warning", "Export the model again. If it is from a bundle, write a bundle for that processor.")
+def no_library(subject: Subject) -> Iterator[Problem]:
+    """No native library for the processor."""
+    for entry in subject.entries:
+        for path in missing_libraries(entry.manifest.files, subject.machine) if entry.manifest else ():
+            yield Problem(path, f"is missing: on {subject.machine}, the model is served without hfx's native code.")

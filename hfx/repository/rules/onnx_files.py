@@ -220,8 +220,19 @@ def external_data(subject: Subject) -> Iterator[Problem]:
 def unread_property(subject: Subject) -> Iterator[Problem]:
     """A property of OpenVINO for a model that it does not run."""
     for _, _, config in subject.parsed():
-        accelerators = config.message.optimization.execution_accelerators.cpu_execution_accelerator
-        runs = any(each.name == OPENVINO for each in accelerators) and not has_gpu(config)
-        if backend_of(config) == "onnxruntime" and not runs:
+        if backend_of(config) == "onnxruntime" and not _on_openvino(config):
             for name in sorted(each for each in config.message.parameters if each.startswith(f"{OPENVINO}.")):
                 yield config.problem(f"parameter {name} has no effect: ONNX Runtime runs the model.", name)
+
+
+@rule("HFX615", "warning", "Export the model with --cpu-runtime native or onnxruntime, or serve it on x86-64.")
+def openvino_elsewhere(subject: Subject) -> Iterator[Problem]:
+    """OpenVINO on another processor than x86-64."""
+    for _, _, config in subject.parsed():
+        if subject.machine != "x86_64" and _on_openvino(config):
+            yield config.problem(f"needs OpenVINO, which hfx does not install on {subject.machine}.", OPENVINO)
+
+
+def _on_openvino(config: ConfigFile) -> bool:
+    accelerators = config.message.optimization.execution_accelerators.cpu_execution_accelerator
+    return any(each.name == OPENVINO for each in accelerators) and not has_gpu(config)

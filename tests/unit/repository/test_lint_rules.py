@@ -192,6 +192,7 @@ class Mistake:
     path: str
     line: str = ""  # a pattern of the line that the finding names; "" when none can be known
     triton: str = MINIMUM_SECURE
+    machine: str = "x86_64"
     sealed: bool = True  # whether the manifest is written anew, so that only the mistake itself is found
 
 
@@ -262,6 +263,7 @@ MISTAKES = (
     Mistake("HFX613", external_data, ONNX),
     Mistake("HFX614", gpu(parameters=BFLOAT16, cpu_accelerators=((OPENVINO, {}),)), GPU_FILE, PRECISION),
     Mistake("HFX614", changed(NET, parameters={**NET.parameters, **BFLOAT16}), CPU_FILE, PRECISION),
+    Mistake("HFX615", changed(NET, cpu_accelerators=((OPENVINO, {}),)), CPU_FILE, OPENVINO, machine="aarch64"),
     Mistake("HFX701", remove(PYTHON), PYTHON),
     Mistake("HFX702", write(PYTHON, "def f(:\n"), PYTHON, "def f"),
     Mistake("HFX702", write(PYTHON, "x = 1\0"), PYTHON),
@@ -270,6 +272,7 @@ MISTAKES = (
     Mistake("HFX703", lambda repository: runs_on(repository, "tensorrt"), "single/config.pbtxt", "tensorrt"),
     Mistake("HFX801", lambda repository: needs(repository, "26.10"), "m/hfx.json"),
     Mistake("HFX802", lambda repository: None, ".", triton="26.06"),
+    Mistake("HFX803", write("m_net/1/libhfx_operators_aarch64.so", ""), "m_net/1/libhfx_operators.so"),
 )
 
 
@@ -290,7 +293,7 @@ def test_a_planted_mistake_makes_exactly_its_rule_speak(repository: Path, mistak
     mistake.plant(repository)
     if mistake.sealed:
         seal(repository)
-    findings = lint(repository, mistake.triton, cores=CORES)
+    findings = lint(repository, mistake.triton, CORES, mistake.machine)
     assert {finding.rule for finding in findings} == {mistake.rule}, "\n".join(map(str, findings))
     assert mistake.path in {finding.path for finding in findings}
     assert all(finding.fix and finding.severity in ("error", "warning") for finding in findings)
