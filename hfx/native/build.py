@@ -198,10 +198,12 @@ def _declared(name: str, value: object) -> str:
 
 
 def unsupported() -> str:
-    """Return why this system can't use a library, as a sentence; "" if it can."""
+    """Return why this system can't use a library, and what works on it, as a sentence; "" if it can use one."""
     system = f"{platform.system()} {MACHINE} {platform.libc_ver()[0]}".strip()
-    supported = [f"Linux {machine} glibc" for machine in TARGETS]
-    return "" if system in supported else f"The native kernels are for {' and '.join(supported)}, and this is {system}."
+    if system in [f"Linux {machine} glibc" for machine in TARGETS]:
+        return ""
+    supported = f"hfx's native code is for Linux with glibc on {' and '.join(TARGETS)}, and this is {system}"
+    return f"{supported}: here, the client works, and a Linux container runs the rest."
 
 
 def _run(command: Sequence[str], cache: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hfx.errors import ServerError
 from hfx.extras import install_command
+from hfx.native.build import unsupported
 from hfx.releases import MINIMUM_SECURE, security_warning
 from hfx.triton.liveness import SERVER, STUB
 
@@ -162,6 +163,8 @@ def _package() -> Path:
     spec = importlib.util.find_spec("pytriton")
     package = Path(spec.origin).parent if spec and spec.origin else None
     if package is None or not (package / SERVER / "bin" / SERVER).is_file():
+        if reason := unsupported():
+            raise ServerError(reason, "Serve in a container: hfx serve --with docker")
         command = f"Run: {install_command('embedded')}    (or serve in a container: hfx serve --with docker)"
         raise ServerError(
             "The embedded Triton server needs the package nvidia-pytriton, which is not installed.",

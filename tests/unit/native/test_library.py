@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
+import struct
 import subprocess
 import sys
 import tomllib
@@ -12,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from hfx import native
-from hfx.native.build import LIBRARY, ZIGLANG
+from hfx.errors import NativeMissing
+from hfx.native import build
+from hfx.native.build import LIBRARY, TARGETS, ZIGLANG
 from tests.rigs.files.checkouts import copy_small_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
+NATIVE = ROOT / "hfx" / "native"
 
 
 @pytest.fixture
@@ -35,8 +40,26 @@ def test_builds_in_isolation_and_the_environment_have_the_same_compiler() -> Non
     assert ZIGLANG in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
 
-def test_the_library_needs_libc_alone_as_old_as_the_tag_of_the_wheel() -> None:
-    content = native.library().read_bytes()
+def test_each_kind_of_processor_has_a_library_and_one_of_them_is_for_this_machine() -> None:
+    assert native.libraries() == {machine: NATIVE / target.library for machine, target in TARGETS.items()}
+    assert native.libraries()[platform.machine()] == native.library()
+
+
+def test_models_without_a_library_for_a_processor_are_found(tmp_path: Path) -> None:
+    own, other = (target.library for target in TARGETS.values())
+    files = [f"a/1/{own}", f"a/1/{other}", f"b/1/{own}", "c/1/model.onnx"]
+    assert [native.missing(files, machine) for machine in (*TARGETS, "riscv64")] == [[], [f"b/1/{other}"], []]
+    (tmp_path / other).touch()
+    assert native.libraries(tmp_path) == {"aarch64": tmp_path / other}
+
+
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine
+
+
+@pytest.mark.parametrize("machine", TARGETS)
+def test_a_library_needs_libc_alone_as_old_as_the_tag_of_the_wheel(machine: str) -> None:
+    content = native.libraries()[machine].read_bytes()
+    assert content[:4] == b"\x7fELF" and struct.unpack_from("<H", content, 18) == (ELF_MACHINES[machine],)
     opened_for_a_gpu = b"libcuda.so.1"
     needed = set(re.findall(rb"[\w+-]+\.so[.\d]*", content)) - {opened_for_a_gpu}
     assert needed <= {b"libc.so.6", b"libdl.so.2", b"libpthread.so.0"}
@@ -50,6 +73,29 @@ def test_the_library_names_the_kernels_that_this_processor_runs() -> None:
     least = next((name for flag, name in names.items() if flag in flags), "")
     by_trial = {"amx_int8": "amx-int8", "avx512_vnni": "avx512-vnni-panels"}
     assert native.kernels() in {least, *(name for flag, name in by_trial.items() if flag in flags)}
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "libc"),
+    [
+        ("Darwin", "arm64", ""),
+        ("Windows", "AMD64", ""),
+        ("Linux", "x86_64", ""),  # with musl
+        ("Linux", "riscv64", "glibc"),
+    ],
+)
+def test_an_unsupported_system_is_an_error_that_says_what_works(
+    system: str, machine: str, libc: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "libc_ver", lambda: (libc, ""))
+    monkeypatch.setattr(build, "MACHINE", machine)
+    said = build.unsupported()
+    assert f"{system} {machine}" in said and "client" in said and "container" in said and not native.is_built()
+    with pytest.raises(NativeMissing, match=re.escape(said)):  # although the library for x86-64 is there
+        native.library()
+    with pytest.raises(build.BuildFailed, match=re.escape(said)):
+        build.build(tmp_path)
 
 
 def test_a_missing_library_is_an_error_that_says_how_to_build_it(checkout: Path) -> None:

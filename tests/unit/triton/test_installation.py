@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from pathlib import Path
 
 import pytest
 
-from hfx.triton.installation import Installation
+from hfx.errors import ServerError
+from hfx.triton.installation import Installation, find_wheel
 
 
 def installation(folder: Path, *backends: str) -> Installation:
@@ -50,3 +53,14 @@ def test_without_onnxruntime_for_python_the_servers_own_runs_encoders(
     server = installation(tmp_path, "onnxruntime")
     assert server.hfx_onnxruntime("cpu") is None
     assert server.backend_directory(tmp_path / "made", "cpu") == server.backends
+
+
+@pytest.mark.parametrize(("system", "remedy"), [("Linux", "pip install"), ("Darwin", "--with docker")])
+def test_the_embedded_server_is_offered_where_it_can_be_installed(
+    system: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setitem(sys.modules, "pytriton", None)
+    with pytest.raises(ServerError) as refused:
+        find_wheel()
+    assert remedy in refused.value.fix and ("container" in refused.value.message) == (system == "Darwin")
