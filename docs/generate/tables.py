@@ -37,7 +37,8 @@ PARAMETERS = (
     ("NAME_net", "session.intra_op.spin_duration_us", "µs that threads spin before they sleep; hfx's backend only"),
     ("NAME_net", "openvino.*", "a property of OpenVINO's compiled model"),
     ("NAME_net", "max_queue_seconds", "of Python steps: longest wait of a large request, unless no other one waits"),
-    ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file"),
+    ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file, for x86-64"),
+    ("NAME_net", "operators_aarch64", "the same for ARM64; and `operators_sha256_aarch64`"),
     ("NAME_net", "operators_sha256", "its SHA-256, compared before it is loaded"),
     (
         "NAME_net",

@@ -44,7 +44,7 @@ def test_badges_of_the_readme_are_true() -> None:
     assert badges == {
         "version": PROJECT["version"],
         "python": "%20%7C%20".join(pythons),
-        "platform": "Linux%20x86--64",
+        "platform": "Linux%20x86--64%20%7C%20ARM64",
         "license": PROJECT["license"].replace("-", "--"),
     }
 
