@@ -101,7 +101,8 @@ bool Session::reset(const Json &config, Text &error) {
     if (!append(value, spins ? Span{"1", 1} : parameter(config, SPINNING)) || !value.push('\0')) return false;
     if (value.size() > 1 && fails(api_->entry(options_, SPINNING, value.data()), error)) return false;
     if (!parameter(config, "operators").size) return true;
-    if (const char *reason = replaced()) {  // the graph defines the operators
+    // A graph defines its operators, except for those of adapters.
+    if (const char *reason = parameter(config, "shared_net").size ? nullptr : replaced()) {
         Text line;
         if (append(line, reason) && append(line, ": ONNX Runtime's own operators run ") && append(line, config["name"].text()) && line.push('\0'))
             triton::log(triton::WARNING, line.data());

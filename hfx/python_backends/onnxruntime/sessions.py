@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from .config import (
     OPERATORS,
+    SHARED_NET,
     SKIPS_PADDING,
     Config,
     ConfigError,
@@ -210,7 +211,8 @@ def operator_library(config: Config, folder: Path) -> Path | None:
         )
     if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         raise ConfigError(f"{path} is not the file that was exported: copy or export the model again")
-    if not (reason := _operators_refusal(path)):
+    reason = _operators_refusal(path)
+    if not reason or SHARED_NET in parameters(config):  # the operators of adapters have no definitions
         return path
     if not multiplies_bytes_exactly():
         raise ConfigError(

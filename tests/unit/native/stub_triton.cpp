@@ -111,7 +111,7 @@ void *__wrap_realloc(void *memory, size_t size) { return fails(allocations_left)
 // ---- the interface
 
 ort::Status *RegisterCustomOps(ort::SessionOptions *, const ort::ApiBase *) {
-    check(!hfx::replaced(), "operators are registered that ONNX Runtime's own replace");
+    check(!hfx::replaced(), "operators are registered");
     return nullptr;
 }
 

@@ -256,6 +256,8 @@ def test_a_library_that_does_not_run_here_leaves_the_graphs_own_operators(
     [message] = caplog.messages
     assert "the graph's own operators" in message
     assert ("can't be loaded" in message) == (machine != platform.machine())
+    with pytest.raises(ConfigError, match="export the model on this machine"):  # those of adapters have no definitions
+        open_session({"parameters": string_parameters(**named, shared_net="5e" * 32)}, ragged_file)
 
 
 def test_a_library_that_can_not_be_loaded_is_refused_where_sums_would_be_wrong(
