@@ -67,3 +67,17 @@ def test_results_can_take_the_place_of_the_numbers() -> None:
 @ON_X86
 def test_numpys_own_functions_run_on_x86() -> None:
     assert (exponential.exp, exponential.log) == (np.exp, np.log)
+
+
+SQUARED = np.float32(1 + 2.0**-12)  # its square lies halfway between two float32 numbers
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [(0.0, 1 + 2.0**-11), (-(2.0**-60), 1 + 2.0**-11), (2.0**-60, 1 + 2.0**-11 + 2.0**-23)],
+    ids=["a tie", "below a tie", "above a tie"],
+)
+def test_a_product_and_a_sum_are_rounded_once(sign: int, added: float, expected: float) -> None:
+    total = exponential._fused(np.array([sign * SQUARED]), SQUARED, np.float32(sign * added))
+    assert total.dtype == np.float32 and total.tolist() == [sign * expected]
