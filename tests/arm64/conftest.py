@@ -63,6 +63,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models in int8, as this machine exported them."""
     folder = tmp_path_factory.mktemp("models")
     export_zoo("sentiment-distilbert", folder, "sentiment", "int8", "native")
-    export_zoo("entities-bert", folder, "entities", "int8", "native")
+    export_zoo("similar-mpnet", folder, "similar", "int8", "native")
     export_zoo("stories-gpt2", folder, "stories", "int8", "native")
     return folder

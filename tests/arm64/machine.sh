@@ -27,7 +27,7 @@ up() {
     # With the flag F, the emulator is opened here, and also runs what is in another root folder.
     [ -e $REGISTRY/qemu-aarch64 ] || printf '%s' "$MAGIC$MASK:$(command -v qemu-aarch64-static):F" >$REGISTRY/register
     [ -x "$root/usr/bin/python3" ] ||
-        debootstrap --arch=arm64 --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$root" >/dev/null
+        debootstrap --arch=arm64 --variant=minbase --include=python3,python3-venv,libpython3.11,ca-certificates bookworm "$root" >/dev/null
     cp "$HERE/cpuinfo" "$root/cpuinfo"
     cp -L /etc/resolv.conf "$root/etc/resolv.conf"
     [ -x "$root/opt/venv/bin/pip" ] || run "$root" python3 -m venv /opt/venv
@@ -48,7 +48,8 @@ install_hfx() {
     run "$root" "${pip[@]}" --no-deps --force-reinstall "$wheel"
 }
 
-run() { unshare --mount --propagation private "$0" inside "$@"; }
+enter() { exec unshare --mount --propagation private "$0" inside "$@"; }
+run() { (enter "$@"); }
 
 inside() {
     local root=$1 folder
@@ -63,4 +64,7 @@ inside() {
     exec chroot "$root" /usr/bin/env -C "$PWD" PATH=/opt/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"
 }
 
-"$@"
+case $1 in
+run) shift && enter "$@" ;; # the command has the process of this script
+*) "$@" ;;
+esac
