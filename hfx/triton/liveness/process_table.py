@@ -42,11 +42,12 @@ class Process:
 
     @property
     def arguments(self) -> list[str]:
-        """The command line; one empty string after the process has ended."""
+        """The command line, without an emulator that runs Triton's programs; [""] after the process has ended."""
         try:
-            return Path(f"/proc/{self.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            words = Path(f"/proc/{self.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             return [""]
+        return words[1:] if words[1:] and words[1].endswith((STUB, SERVER)) else words
 
     @property
     def instance(self) -> str:

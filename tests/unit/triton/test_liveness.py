@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -295,3 +298,17 @@ def test_the_first_restart_comes_at_once_and_each_further_one_later_up_to_a_boun
         pauses = {recovery.pause(restarts) for _ in range(20)}
         assert longest / 2 <= min(pauses) <= max(pauses) <= longest
         assert len(pauses) > 10  # servers that died together do not restart together
+
+
+@pytest.mark.parametrize("emulator", [[], ["/usr/bin/an-emulator"]], ids=["itself", "by an emulator"])
+def test_a_stub_is_known_by_its_arguments(emulator: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images for another processor are run by qemu-user, with whose name the command line begins."""
+    monkeypatch.setattr(process_table, "STUB", "a_stub")
+    words = [*emulator, f"{tmp_path}/a_stub", *"1234567", "entities_tokenize_0_0"]
+    pipe = subprocess.PIPE
+    # `tee` takes any words, and runs until its standard input ends.
+    with subprocess.Popen(words, executable=shutil.which("tee"), cwd=tmp_path, stdin=pipe, stdout=pipe) as running:
+        process = process_table.read_process(running.pid)
+        assert process is not None and process.instance == "entities_tokenize_0_0"
+        assert running.stdin is not None
+        running.stdin.close()
