@@ -81,7 +81,10 @@ def test_exactly_the_product_with_outliers_stays_in_float32(
     assert manifest.parity["cpu"]["agreement"] > 0.95 and manifest.parity["cpu"]["batch_delta"] == 0
     assert manifest.choices["int8_weights"] == 12  # of 13
     assert manifest.choices["cpu_runtime"]["requested"] == manifest.choices["cpu_runtime"]["runtime"] == runtime
-    assert net_files(tmp_path) - {"libhfx_operators.so"} == {"model.int8.onnx", "model.int8.onnx.data"}
+    assert {name for name in net_files(tmp_path) if not name.endswith(".so")} == {
+        "model.int8.onnx",
+        "model.int8.onnx.data",
+    }
     graph = onnx.load(tmp_path / "repository/m_net/1/model.int8.onnx", load_external_data=False)
     if runtime == "openvino":
         assert sum(node.op_type == "DequantizeLinear" for node in graph.graph.node) == 12
