@@ -18,6 +18,7 @@ from hfx.deploy.options import NAME_PATTERN, Arch, check_range
 from hfx.errors import ModelCorrupt, UsageError
 from hfx.manifest import Manifest
 from hfx.names import NET_SUFFIX, STREAM_SUFFIX, check_name
+from hfx.native.build import MACHINE
 from hfx.python_backends.onnxruntime.config import MODEL_FILE, ROWS_FILE
 from hfx.releases import MINIMUM_SECURE, Release, release, security_warning
 from hfx.repository import model, parse_config
@@ -53,9 +54,10 @@ def config_of(repository: Path, folder: str, device: str) -> Any:
     return parse_config(read_text(config_path(repository / folder, device), MAX_CONFIG_BYTES))
 
 
-def needs(repository: Path, manifest: Manifest, device: str, tag: str) -> ModelNeeds:
+def needs(repository: Path, manifest: Manifest, device: str, tag: str, machine: str = MACHINE) -> ModelNeeds:
     """Return the resources that a published model needs on `device` in the Triton release `tag`.
 
+    `machine` is the processor, as platform.machine() names it.
     Raises UsageError if the model was not exported for the device, and ModelCorrupt for a generator without its engine.
     """
     if getattr(manifest.precision, device) is None:
@@ -66,7 +68,8 @@ def needs(repository: Path, manifest: Manifest, device: str, tag: str) -> ModelN
     configs = {folder: config_of(repository, folder, device) for folder in manifest.folders}
     net, stream = (configs.get(manifest.name + suffix) for suffix in (NET_SUFFIX, STREAM_SUFFIX))
     slots, queue = (_number(stream, "slots"), _number(stream, "max_queue_size")) if stream else (0, 0)
-    is_native = (device == "cpu" or tag >= CUDA_13_TAG) and not one_hop.why_not(repository, manifest.name, device)
+    can_be_native = device == "cpu" or tag >= CUDA_13_TAG
+    is_native = can_be_native and not one_hop.why_not(repository, manifest.name, device, machine)
     return ModelNeeds(
         threads=max(_number(config, "intra_op_thread_count") for config in configs.values()) or 1,
         weights=sum(entry.size for path, entry in manifest.files.items() if not is_others(path, net, device)),
@@ -308,7 +311,7 @@ def _deployed(repository: Path, name: str, device: str, arch: Arch, triton: Rele
             f"The model {name!r} needs Triton {minimum}; {triton.tag} is older.",
             f"Use --triton {max(minimum, MINIMUM_SECURE)}.",
         )
-    model_needs = needs(repository, manifest, device, triton.tag)
+    model_needs = needs(repository, manifest, device, triton.tag, MACHINES[arch])
     return DeployedModel(manifest, getattr(manifest.precision, device), model_needs)
 
 

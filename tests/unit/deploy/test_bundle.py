@@ -187,6 +187,13 @@ def test_an_encoder_in_one_hop_has_the_backend_of_the_processor(arch: Arch, tmp_
     assert set(elf_machines(tmp_path / "out")) == {ELF_MACHINES[arch]}
 
 
+@pytest.mark.parametrize("arch", ELF_MACHINES)
+def test_the_library_of_the_deployments_processor_makes_an_encoder_native(arch: Arch, tmp_path: Path) -> None:
+    repository = build(tmp_path / "repository")
+    (repository / "m_tokenize/1" / COMPILED_TOKENIZER).write_bytes(b"tokenizer")
+    assert open_deployment(with_libraries(repository, arch), ["m"], arch=arch).models[0].is_native
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ELF_MACHINES)
 def test_a_bundle_has_libraries_for_its_own_processor_alone(arch: Arch, tmp_path: Path) -> None:
