@@ -39,7 +39,7 @@ $(STAMP): $(DEMO)
 	@touch $@
 
 # build.py makes a header of the constants in these Python files.
-SHARED := $(addprefix hfx/python_backends/,admission.py checks.py encoding.py errors.py inputs.py large_requests.py)
+SHARED := $(addprefix hfx/python_backends/,admission.py checks.py encoding.py errors.py inputs.py large_requests.py windows.py)
 $(NATIVE): $(wildcard hfx/native/*.cpp hfx/native/*.h hfx/native/*/*.cpp hfx/native/*/*.h) hfx/native/build.py $(SHARED) | $(DEMO)
 	@echo "Compiling the native operators: ten seconds, or more beside other work."
 	$(BIN)/python -m hfx.native.build

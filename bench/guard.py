@@ -122,9 +122,7 @@ def processor_kind(text: str = "", machine: str = platform.machine()) -> str:
     """The kind of this machine's processor, or of the one that `text`, of the form of /proc/cpuinfo, describes."""
     text = text or Path("/proc/cpuinfo").read_text(encoding="utf-8")
     facts = dict(re.findall(r"^(vendor_id|cpu family|model|flags|CPU \w+)\s*: (.*)$", text, re.MULTILINE))
-    if (
-        machine == "aarch64" and "CPU variant" not in facts
-    ):  # Linux has it; qemu-user shows the file of another processor
+    if machine == "aarch64" and "CPU variant" not in facts:  # qemu-user shows the file of another processor
         return EMULATED
     if "cpu family" not in facts:
         return f"{machine} implementer {facts.get('CPU implementer')} part {facts.get('CPU part')}"

@@ -30,7 +30,6 @@ ITERATIONS = 1000
 LABEL = re.compile(r"([\w.$]+):")
 # Mangled names: sum<rows, whether the weights are int4> and multiply<pairs of rows>.
 KERNEL = re.compile(r"\d(?:sum|multiply)ILi(\d+)E(Lb1E)?")
-UNUSED = {("smmla", "int8", 2), ("sdot", "int4", 6)}  # compiled instances that no number of rows leads to
 ZIP, UNPACK = "zip2", "shl"  # what the loops without products have that zip rows and unpack int4
 PANEL_ROWS = (8, 12, 16, 24, 32)  # unpacked weights of int4 are shared by at most 32
 # Columns of a panel; inputs that an iteration of ZIP's loop zips, and one of UNPACK's unpacks; products of an smmla.
@@ -112,8 +111,7 @@ def kernels(sources: Mapping[str, Sequence[Loop]]) -> list[Kernel]:
             if loop.count(product) and (name := KERNEL.search(loop.function)):
                 rows = int(name[1]) * (2 if product == "smmla" else 1)
                 found.append(Kernel(product, "int4" if name[2] else "int8", rows, loop))
-    used = (each for each in found if (each.product, each.weights, each.rows) not in UNUSED)
-    return sorted(used, key=lambda each: (each.product, -ord(each.weights[-1]), each.rows))
+    return sorted(found, key=lambda each: (each.product, -ord(each.weights[-1]), each.rows))
 
 
 def _panels(found: Sequence[Kernel], others: Sequence[Loop]) -> Iterator[tuple[str, ...]]:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -70,7 +71,7 @@ MACHINE = platform.machine()
 LIBRARY = TARGETS.get(MACHINE, TARGETS["x86_64"]).library  # of this machine
 # Link libc only. Otherwise zig first builds the runtimes of the compiler and of UBSan, which takes ten seconds and of
 # which the library uses nothing.
-LINK = "-shared -nostdlib"
+LINK, LINKED = "-shared -nostdlib", "-lc -ldl -lpthread"
 
 
 # What the backend shares with the Python steps, where each constant is explained. The build makes a C++ header of them.
@@ -111,12 +112,9 @@ def build(folder: Path = HERE) -> bool:
         with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as made:
             Path(made, HEADER).write_text(header(), encoding="utf-8")
             targets = [commands(Path(made), target) for target in TARGETS.values()]
+            compiles = [command for of_target, _ in targets for command in of_target]
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(
-                    pool.map(
-                        lambda command: _run(command, made), [each for compiles, _ in targets for each in compiles]
-                    )
-                )
+                list(pool.map(partial(_run, cache=made), compiles))
             for _, link in targets:
                 _run([*link, "-s"], made)
             for target in TARGETS.values():
@@ -162,16 +160,7 @@ def commands(folder: Path, target: Target) -> tuple[list[list[str]], list[str]]:
         objects.append(str(folder / f"{target.folder}-{source.stem}.o"))
         processor = target.processors.get(source.stem, "").split()
         compiles.append([*compiler, *flags, *processor, "-c", str(source), "-o", objects[-1]])
-    return compiles, [
-        *compiler,
-        *LINK.split(),
-        *objects,
-        "-lc",
-        "-ldl",
-        "-lpthread",
-        "-o",
-        str(folder / target.library),
-    ]
+    return compiles, [*compiler, *LINK.split(), *objects, *LINKED.split(), "-o", str(folder / target.library)]
 
 
 def header() -> str:

@@ -40,6 +40,12 @@ float quantize(const float *x, long inputs, long depth, uint8_t *out) {
     return peak / LEVELS;
 }
 
+// The size of the next of the blocks into which `left` rows are divided: nearly the same for all, and at most `most`.
+inline int next_block(long left, long most) {
+    const long blocks = (left + most - 1) / most;
+    return int((left + blocks - 1) / blocks);
+}
+
 inline Floats scaled(const Product &p, long column, long row, const int32_t *sums) {
     const Weights &w = *p.weights;
     return as_floats(load<Ints>(sums)) * load<Floats>(w.scale + column) * p.row_scale[row] + load<Floats>(w.bias + column);

@@ -2,7 +2,7 @@
 
 On x86-64, numpy computes both with AVX2 or AVX-512. On other processors it calls the C library, whose last bits differ.
 There, the functions of this module repeat numpy's steps for x86-64 (loops_exponent_log.dispatch.c.src, numpy 1.26):
-Cody and Waite's reduction, and rational minimax approximations. They take 20 to 50 ns for a number.
+Cody and Waite's reduction, and rational minimax approximations. They take 40 to 50 ns for a number.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _polynomial(x: Floats, coefficients: tuple[float, ...]) -> Floats:
 
 
 def _fused(a: Floats, b: Floats | np.float32, c: Floats | np.float32) -> Floats:
-    """Return a * b + c, rounded once, in the way of `fused` in native/backend/scores.cpp."""
+    """Return a * b + c, rounded once, as `fused` in native/backend/scores.cpp does."""
     product = np.multiply(a, b, dtype=np.float64)
     total = np.asarray(product + c)
     bits = total.view(np.int64)

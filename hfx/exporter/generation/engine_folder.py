@@ -131,7 +131,7 @@ def _copy_libraries(library: Path, folder: Path) -> dict[str, Any]:
     for machine, path in native.libraries(library.parent).items():
         shutil.copyfile(path, folder / path.name)
         entries[machine] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    return {**entries.pop("x86_64"), **entries}
+    return {**entries.pop("x86_64", {}), **entries}
 
 
 def _of_length(net: Net, length: int) -> Net:

@@ -69,13 +69,10 @@ struct Block {
 
     Block(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
 
-    int rows(long first) const {
-        const long blocks = (count - first + most - 1) / most;
-        return int((count - first + blocks - 1) / blocks);
-    }
+    int rows(long first) const { return next_block(count - first, most); }
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *, int32_t *sums) const { run<false>(rows, q, w, sums); }
     template <bool Packed> void run(int rows, const uint8_t *q, const int8_t *w, int32_t *sums) const {
-        with_sizes<ROWS, 1>(rows, 1, [&](auto rows_, auto) { sum<rows_.value, Packed>(q, stride, depth, w, sums); });
+        with_sizes<Packed ? MOST_PACKED_ROWS : ROWS, 1>(rows, 1, [&](auto rows_, auto) { sum<rows_.value, Packed>(q, stride, depth, w, sums); });
     }
 };
 

@@ -11,7 +11,7 @@
 namespace hfx {
 namespace {
 
-constexpr long STEP = 8, CHUNK = 1024;  // inputs of an instruction; inputs that are multiplied before sums are stored
+constexpr long STEP = 8, CHUNK = 1024;          // inputs of an instruction; inputs that are multiplied before sums are stored
 constexpr int REGISTER = 16, STRIP = 8;         // bytes; columns that a call multiplies
 constexpr int MOST_PAIRS = 12, MOST_SUMS = 24;  // of a tile: pairs of rows; registers
 constexpr int FEW_ROWS = 3;                     // the most rows that sdot multiplies
@@ -81,7 +81,7 @@ struct Block {
 
     Block(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
 
-    int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
+    int rows(long first) const { return next_block(count - first, ROWS); }
 
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *, int32_t *sums) {
         for (long k = 0; k < depth; k += CHUNK) {
@@ -95,11 +95,9 @@ struct Block {
     // Calls each(first pair, number of pairs, the rows of the pairs) for tiles of nearly the same size.
     template <typename Each> static void each_tile(int rows, Each each) {
         const int all = (rows + 1) / 2;
-        int first = 0;
-        for (int tiles = (all + MOST_PAIRS - 1) / MOST_PAIRS; tiles; tiles--) {
-            const int some = (all - first + tiles - 1) / tiles;
+        for (int first = 0, some; first < all; first += some) {
+            some = next_block(all - first, MOST_PAIRS);
             each(first, some, rows - 2 * first < 2 * some ? rows - 2 * first : 2 * some);
-            first += some;
         }
     }
 
