@@ -19,6 +19,7 @@ cannot() { echo "No ARM64 machine can be emulated here: $1."; exit $CANNOT; }
 
 up() {
     local root=$1 wheel=$2
+    [ "$(uname -m)" = x86_64 ] || cannot "this is not x86-64"
     [ "$(id -u)" = 0 ] || cannot "it needs root"
     command -v apt-get >/dev/null || cannot "it needs Debian's apt"
     command -v qemu-aarch64-static >/dev/null && command -v debootstrap >/dev/null ||
@@ -26,8 +27,12 @@ up() {
     mountpoint -q $REGISTRY || mount -t binfmt_misc none $REGISTRY || cannot "the kernel has no binfmt_misc"
     # With the flag F, the emulator is opened here, and also runs what is in another root folder.
     [ -e $REGISTRY/qemu-aarch64 ] || printf '%s' "$MAGIC$MASK:$(command -v qemu-aarch64-static):F" >$REGISTRY/register
-    [ -x "$root/usr/bin/python3" ] ||
+    # What an interrupted debootstrap left is of no use.
+    [ -e "$root/complete" ] || {
+        rm -rf "$root"
         debootstrap --arch=arm64 --variant=minbase --include=python3,python3-venv,libpython3.11,ca-certificates bookworm "$root" >/dev/null
+        touch "$root/complete"
+    }
     cp "$HERE/cpuinfo" "$root/cpuinfo"
     cp -L /etc/resolv.conf "$root/etc/resolv.conf"
     [ -x "$root/opt/venv/bin/pip" ] || run "$root" python3 -m venv /opt/venv

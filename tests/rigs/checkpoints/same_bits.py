@@ -69,6 +69,13 @@ def write(kind: str, folder: Path, library: Path) -> None:
         _write_generator(kind, folder, library)
 
 
+def write_all(root: Path, library: Path) -> Path:
+    """Write the models of all kinds into `root`, and return it."""
+    for kind in KINDS:
+        write(kind, root / kind, library)
+    return root
+
+
 def encoder(kind: str) -> Any:
     """Return the graph of an encoder in int8."""
     from hfx.exporter.encoder.checkpoint.pooling import Layer, Pooling, make_pooler

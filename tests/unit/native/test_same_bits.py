@@ -139,10 +139,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("models")
-    for kind in same_bits.KINDS:
-        same_bits.write(kind, root / kind, library())
-    return root
+    return same_bits.write_all(tmp_path_factory.mktemp("models"), library())
 
 
 @pytest.fixture(scope="module")
