@@ -30,6 +30,7 @@ def emulated(machine: Machine, repository: Path, *options: str) -> Iterator[Serv
         try:
             yield running
         finally:
+            print(running.words)  # pytest shows it where a test failed
             running.running.terminate()
             running.end()
 
