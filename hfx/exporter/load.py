@@ -34,15 +34,16 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch.nn.Module:
+def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool, prefix: str = "") -> torch.nn.Module:
     """Load the torch model of a checkpoint as `auto_class` (a transformers Auto class), float32, in evaluation mode.
 
+    The names of its tensors are stored behind `prefix`.
     Raises what `superfluous_tensors` raises, and CheckpointCorrupt if values don't fit.
     """
     import torch
     import transformers
 
-    superfluous_tensors(checkpoint, auto_class, headless)
+    superfluous_tensors(checkpoint, auto_class, headless, prefix)
     with quiet_libraries(), _load_errors(checkpoint, auto_class):
         model, report = getattr(transformers, auto_class).from_pretrained(
             checkpoint.view,
@@ -53,6 +54,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
             attn_implementation="eager",  # the plain graph: scores, softmax, values
             output_loading_info=True,
             weights_only=True,
+            key_mapping={f"^{re.escape(prefix)}": ""} if prefix else None,
             **PLAIN,
         )
     as_written(model, checkpoint, set(report["missing_keys"]))
@@ -62,9 +64,10 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool) -> torch
     return model  # type: ignore[no-any-return]
 
 
-def superfluous_tensors(checkpoint: Checkpoint, auto_class: str, headless: bool) -> list[str]:
+def superfluous_tensors(checkpoint: Checkpoint, auto_class: str, headless: bool, prefix: str = "") -> list[str]:
     """Return the names of stored tensors that transformers leaves out of the model `auto_class`, sorted.
 
+    The names of the model's own tensors are stored behind `prefix`.
     These are the unexpected names of from_pretrained's report, which is made of names and shapes; no value is read.
     Raises CheckpointCorrupt if tensors are missing or have other shapes (a `headless` model, for embeddings, may lack a
     pooler), CheckpointUnsafe for a pickle with more than tensors, and CheckpointUnsupported if transformers has no such
@@ -86,7 +89,7 @@ def superfluous_tensors(checkpoint: Checkpoint, auto_class: str, headless: bool)
         model, report = type(model).from_pretrained(
             None,
             config=config,
-            state_dict={name: zero.expand(shape) for name, shape in tensors.shapes.items()},
+            state_dict={name.removeprefix(prefix): zero.expand(shape) for name, shape in tensors.shapes.items()},
             dtype=torch.float32,
             attn_implementation="eager",
             ignore_mismatched_sizes=True,  # the report names them

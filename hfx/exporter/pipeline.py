@@ -55,8 +55,9 @@ def _left_out(plan: Plan) -> Iterator[str]:
     checkpoint, kind = plan.checkpoint.home, plan.kind
     if not checkpoint.weights or checkpoint.model_type == STATIC:
         return
-    headless, read = (kind.headless, kind.pooler_tensors) if isinstance(kind, EncoderKind) else (False, ())
-    names = superfluous_tensors(checkpoint, kind.auto_class, headless)
+    encoder = kind if isinstance(kind, EncoderKind) else None
+    headless, read, prefix = (encoder.headless, encoder.pooler_tensors, encoder.prefix) if encoder else (False, (), "")
+    names = superfluous_tensors(checkpoint, kind.auto_class, headless, prefix)
     if names := [name for name in names if not name.startswith(read)]:
         yield f"{file_names(checkpoint)} has tensors that the model lacks; they are left out: {first_names(names)}."
 

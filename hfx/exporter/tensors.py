@@ -92,7 +92,7 @@ class CheckpointTensors:
     def parameter(self, name: str, *shape: int) -> Parameter:
         """Return the tensor `name`, which must have this shape, as float32."""
         self._expect(name, shape)
-        return Parameter(name, shape, lambda start, stop: self._read(name, (slice(start, stop),)))
+        return Parameter(name, shape, lambda start, stop: self._read(name, (slice(start, stop),) if shape else ()))
 
     def indices(self, name: str, bound: int) -> NDArray[np.int64]:
         """Return the vector `name`, of whole numbers from 0 to below `bound`. Raises CheckpointCorrupt."""

@@ -146,7 +146,7 @@ def write_net(plan: EncoderPlan, folder: Path, inputs: tuple[str, ...], nets: Ma
         outputs=plan.net_outputs,
         item_shapes={names.ITEM_SHAPE: names.INPUT_IDS},
         batching=True,
-        parameters={"max_width": str(plan.widths[-1])},
+        parameters={"max_width": str(plan.widths[-1]), **plan.kind.net_parameters},
         warmups=_width_warmups(plan, inputs),
     )
     (folder / "configs").mkdir(exist_ok=True)

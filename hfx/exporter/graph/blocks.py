@@ -30,7 +30,7 @@ class Parameter:
 
     def read(self) -> FloatArray:
         """Read the whole tensor into memory."""
-        return self.take(0, self.shape[0])
+        return self.take(0, self.shape[0] if self.shape else 1)
 
     def chunks(self) -> Iterator[FloatArray]:
         """Yield the tensor in order, some rows at a time."""

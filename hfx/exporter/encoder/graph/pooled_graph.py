@@ -43,9 +43,9 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
     with torch.no_grad(), quiet_libraries(), tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
         file = Path(folder) / "pooling.onnx"
         pooled = pooler(*example)
-        axes = dict(enumerate(("rows", "tokens")[: pooled.dim() - 1]))
+        axes = getattr(pooler, "axes", None) or dict(enumerate(("rows", "tokens")[: pooled.dim() - 1]))
         torch.onnx.export(
-            pooler,
+            getattr(pooler, "folded", lambda: pooler)(),
             example,
             str(file),
             input_names=["hidden", "mask"],
@@ -66,7 +66,7 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
         rename(traced.graph.node, PREFIX + name, outer)
     model.graph.node.extend(traced.graph.node)
     model.graph.initializer.extend(traced.graph.initializer)
-    shape = ["batch", *list(axes.values())[1:], pooled.shape[-1]]
+    shape = [axes.get(axis, size) for axis, size in enumerate(pooled.shape)]
     assign(model.graph.output, [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)])
     define(model)
 

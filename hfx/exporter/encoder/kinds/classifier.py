@@ -86,7 +86,7 @@ class Classifier(EncoderKind):
         """Return whether the first labels are equal, and their scores are on one side of the label's threshold."""
         threshold = self.thresholds.get(reference[names.LABEL][0], self.thresholds.get("", THRESHOLD))
         sides = [float(each[names.SCORE][0]) >= threshold for each in (reference, answer)]
-        return sides[0] == sides[1] and self.compare(reference, answer).same
+        return sides[0] == sides[1] and self.compare(reference, answer).same == 1
 
     def calibration_error(self, answers: Sequence[Answer], targets: Sequence[str]) -> float | None:
         """Return the expected calibration error of the first labels' scores (Guo et al., 2017), from 0 to 1.

@@ -39,6 +39,7 @@ Settings = dict[str, Any]
 Request = dict[str, Any]  # public input tensor -> value of one row: str, or list of str
 OPTIONS = {
     int: ("TYPE_INT32", (1,)),
+    float: ("TYPE_FP32", (1,)),
     bool: ("TYPE_BOOL", (1,)),
     str: ("TYPE_STRING", (1,)),
     list: ("TYPE_STRING", (-1,)),
@@ -64,12 +65,13 @@ class Comparison:
     """The comparison of two answers to one request.
 
     `same` says whether they are equal, and `drift` how far their scores are apart (0: equal). It is a `tie` if the
-    answers differ, but the checkpoint itself gives them almost equal scores.
+    answers differ, but the checkpoint itself gives them almost equal scores. Of answers that are lists, `same` is the
+    share of equal parts, and `tie` the share of the others if they are ties.
     """
 
-    same: bool
+    same: float
     drift: float
-    tie: bool = False
+    tie: float = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +82,11 @@ class EncoderKind(ABC):
     are the tensors that the tokenizer makes beside the ids. With `spells_tokens`, the last step has a tokenizer. With
     `by_library`, texts are read as sentence-transformers read them. With `ranks`, texts can be ranked by the scores.
     `longest` is a limit on the tokens of a sequence in addition to the model's own limits. The resulting limit must be
-    at least `shortest`. The model is loaded by `auto_class` (a transformers Auto class); a `headless` model may leave
-    tensors of a head unused. `omitted` are the options of the task that the model does not have. `own_options` are the
-    options in OPTIONS_OF_KINDS that the kind supports. Errors about its other options call the kind `plain_name`, or
-    name its task if `plain_name` is empty.
+    at least `shortest`. The model is loaded by `auto_class` (a transformers Auto class) from the tensors whose names
+    begin with `prefix`; a `headless` model may leave tensors of a head unused. `omitted` are the options of the task
+    that the model does not have; no model of the kind has those that it `lacks`. `own_options` are the options in
+    OPTIONS_OF_KINDS that the kind supports. Errors about its other options call the kind `plain_name`, or name its
+    task if `plain_name` is empty.
     """
 
     name: ClassVar[Kind]
@@ -91,6 +94,7 @@ class EncoderKind(ABC):
     architectures: ClassVar[tuple[str, ...]] = ()
     item_rank: ClassVar[int] = 1
     token_outputs: ClassVar[tuple[TensorSpec, ...]] = ()
+    lacks: ClassVar[frozenset[str]] = frozenset()
     spells_tokens: ClassVar[bool] = False
     by_library: ClassVar[bool] = False
     ranks: ClassVar[bool] = False
@@ -99,7 +103,8 @@ class EncoderKind(ABC):
     metric_name: ClassVar[str] = "accuracy"
     own_options: ClassVar[frozenset[str]] = frozenset()
     plain_name: ClassVar[str] = ""
-
+    prefix: ClassVar[str] = ""
+    net_parameters: ClassVar[Mapping[str, str]] = {}
     auto_class: str
     headless: bool = False
     omitted: frozenset[str] = frozenset()
@@ -206,7 +211,7 @@ class EncoderKind(ABC):
             *(
                 TensorSpec(name, *OPTIONS[kind], optional=True, ragged=kind is list)
                 for name, kind in row.options.items()
-                if name not in self.omitted
+                if name not in self.omitted | self.lacks
             ),
         )
 
@@ -283,7 +288,7 @@ class EncoderKind(ABC):
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
         """Return the torch model, and its pooler (pooling.py) if the net's output is made of hidden states."""
-        return load_model(checkpoint.home, self.auto_class, self.headless), None
+        return load_model(checkpoint.home, self.auto_class, self.headless, self.prefix), None
 
     # Requests and answers
 
@@ -318,7 +323,7 @@ class EncoderKind(ABC):
 
     def same_decision(self, reference: Answer, answer: Answer) -> bool:
         """Return whether a caller would decide alike by an answer and by the checkpoint's own answer, `reference`."""
-        return self.compare(reference, answer).same
+        return self.compare(reference, answer).same == 1
 
     def calibration_error(self, answers: Sequence[Answer], targets: Sequence[str]) -> float | None:
         """Return how far the scores are from the shares of right answers; None if scores are no probabilities."""
