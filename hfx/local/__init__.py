@@ -45,7 +45,7 @@ def plain_answer(tensors: Mapping[str, NDArray[Any]], scalars: frozenset[str]) -
 def as_tensors(request: Request) -> Tensors:
     """Return one row's values as tensors `[1, n]`, like Triton's. Raises UsageError for a value that is not a text.
 
-    Lists of booleans and of integers become tensors of these types.
+    Lists of booleans and of numbers become tensors of these types.
     """
     tensors: Tensors = {}
     for name, value in request.items():
@@ -54,6 +54,8 @@ def as_tensors(request: Request) -> Tensors:
             tensors[name] = np.array([values], np.bool_)
         elif values and all(isinstance(each, int) for each in values):
             tensors[name] = np.array([values], np.int32)
+        elif values and all(isinstance(each, float) for each in values):
+            tensors[name] = np.array([values], np.float32)
         else:
             texts = [check_text(each, name).encode() for each in values]
             tensors[name] = np.array([texts], dtype=np.object_).reshape(1, len(texts))

@@ -177,7 +177,7 @@ TRITON_NAMES = frozenset(
 )
 TRITON_PREFIX = "triton_"
 
-KINDS = {int: "a whole number", bool: "true or false", str: "a text"}
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 NAME_LENGTH = 60  # characters of an unknown name that an error shows: the name may be as long as the request's body
 
 
@@ -202,7 +202,7 @@ def encoder_settings(text: str, task: str, inputs: Collection[str]) -> dict[str,
         if name not in types:
             known = f"its parameters are {', '.join(types)}" if types else "it takes none"
             raise ValueError(f"{name[:NAME_LENGTH]} is no parameter of this model; {known}")
-        if type(value) is not types[name]:
+        if type(value) is not types[name] and (types[name], type(value)) != (float, int):
             raise ValueError(HAS_ANOTHER_TYPE % (name, KINDS[types[name]]))
     return parameters
 

@@ -59,8 +59,7 @@ class Windows:
     """Makes the windows of long texts, for any number of threads. `tokenizer` is a tokenizers.Tokenizer."""
 
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
-        self._ways = WAYS[settings.task]
-        self._stride = settings.stride or 0
+        self._settings = settings
         self._length = settings.max_length
         self._side = settings.truncation_side
         self._special = tokenizer  # adds the special tokens
@@ -69,25 +68,7 @@ class Windows:
 
     def readings(self, tensors: Tensors, rows: int) -> list[Reading]:
         """Return how the text of each row of a request is read. Raises InvalidInput for invalid settings."""
-        most = min(CONTEXT_TOKENS, REQUEST_TOKENS // max(1, rows))
-        ways = [decoded(LONG, text) for text in column(LONG, tensors)] if LONG in tensors else []
-        strides = tensors[STRIDE].ravel().tolist() if STRIDE in tensors else []
-        for name, values in ((LONG, ways), (STRIDE, strides)):
-            if name in tensors and len(values) != rows:
-                raise InvalidInput(ROWS_DIFFER % (TEXT, rows, name, len(values)))
-        ways, strides = ways or [self._ways[0]] * rows, strides or [self._stride] * rows
-        read = [Reading(long, stride, most) for long, stride in zip(ways, strides, strict=True)]
-        for reading in read:
-            self._check(reading, STRIDE in tensors)
-        return read
-
-    def _check(self, reading: Reading, has_stride: bool) -> None:
-        if reading.long not in self._ways:
-            raise InvalidInput(IS_NONE_OF % (LONG, reading.long[:NAME_LENGTH], " or ".join(self._ways)))
-        if not 0 <= reading.stride < self._room:
-            raise InvalidInput(WINDOWS_SHARE % (STRIDE, reading.stride, self._room - 1))
-        if has_stride and not reading.in_windows:
-            raise InvalidInput(HAS_NO_WINDOWS % (STRIDE, reading.stride, reading.long))
+        return readings(tensors, rows, self._settings, self._room)
 
     def encodings(self, raw: bytes, reading: Reading) -> list[Any]:
         """Return a tokenizers.Encoding for each window over the text `raw`. Raises ContextTooLong, InvalidInput."""
@@ -100,6 +81,29 @@ class Windows:
         whole.truncate(self._room, reading.stride, self._side)
         first = self._special.post_process(whole)
         return [first, *first.overflowing]
+
+
+def readings(tensors: Tensors, rows: int, settings: Settings, room: int) -> list[Reading]:
+    """Return how the text of each row of a request is read. Windows share fewer than `room` tokens.
+
+    Raises InvalidInput for invalid settings.
+    """
+    known, most = WAYS[settings.task], min(CONTEXT_TOKENS, REQUEST_TOKENS // max(1, rows))
+    ways = [decoded(LONG, text) for text in column(LONG, tensors)] if LONG in tensors else []
+    strides = tensors[STRIDE].ravel().tolist() if STRIDE in tensors else []
+    for name, values in ((LONG, ways), (STRIDE, strides)):
+        if name in tensors and len(values) != rows:
+            raise InvalidInput(ROWS_DIFFER % (TEXT, rows, name, len(values)))
+    ways, strides = ways or [known[0]] * rows, strides or [settings.stride or 0] * rows
+    read = [Reading(long, stride, most) for long, stride in zip(ways, strides, strict=True)]
+    for reading in read:
+        if reading.long not in known:
+            raise InvalidInput(IS_NONE_OF % (LONG, reading.long[:NAME_LENGTH], " or ".join(known)))
+        if not 0 <= reading.stride < room:
+            raise InvalidInput(WINDOWS_SHARE % (STRIDE, reading.stride, room - 1))
+        if STRIDE in tensors and not reading.in_windows:
+            raise InvalidInput(HAS_NO_WINDOWS % (STRIDE, reading.stride, reading.long))
+    return read
 
 
 def refuse_cut(reading: Reading, dropped: int, length: int) -> None:

@@ -191,7 +191,7 @@ class TritonPythonModel:
             if self.settings[name] is np.object_:
                 if any(not text for row in table(name, arrays) for text in row):  # it would mean: left out
                     raise InvalidInput(f"{name} has an empty text")
-            elif self.settings[name] is not bool:
+            elif self.settings[name] is np.int32:
                 _refuse_below_one(name, arrays[name])
 
     def _admit(self, request: Any, arrays: Tensors, now: float) -> None:
@@ -210,7 +210,7 @@ class TritonPythonModel:
         for name, value in parameters.items():
             if isinstance(value, str):
                 value = value.encode()
-            elif self.settings[name] is not bool:
+            elif self.settings[name] is np.int32:
                 if name not in self.tokenizing:
                     _refuse_below_one(name, value)
                 value = max(-1, min(value, MOST))

@@ -28,6 +28,9 @@ MODEL_FILE = "model_file"
 # (net_sha256 of hfx/manifest.py). The C++ backend (hfx/native/backend) has one session for all models of a server with
 # the same value; hfx/triton/models.py compares the value with the files.
 SHARED_NET, ADAPTER_FILE = "shared_net", "adapter.bin"
+# Parameter: the value of attention_mask at the tokens of labels. Rows with equally many of them share a run, because a
+# product's sums depend on its number of columns.
+LABEL_MASK = "label_mask"
 # Parameter of configurations for GPUs: the ONNX file of rectangular batches, which the C++ backend runs.
 ROWS_FILE = "rows_file"
 

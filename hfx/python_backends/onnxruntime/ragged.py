@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..large_requests import Cancelled
-from .config import Config, ConfigError, integer
+from .config import LABEL_MASK, Config, ConfigError, integer
 from .sessions import DTYPES, MOST_ROWS, Feed, Outputs, Session, Tensor
 
 Sources = Sequence[NDArray[Any]]
@@ -112,7 +112,8 @@ class Layout:
     """The inputs and outputs in a configuration.
 
     `max_width`, the parameter max_width, is the largest last dimension of a ragged input; 0 means any. `by_token` has
-    the outputs with an entry for each element of a ragged input's last dimension, and the axis of these entries.
+    the outputs with an entry for each element of a ragged input's last dimension, and the axis of these entries. If
+    there is a `label_mask`, only rows with equally many labels share a run.
     """
 
     inputs: tuple[str, ...]
@@ -122,6 +123,7 @@ class Layout:
     batch_inputs: tuple[BatchInput, ...]
     batched: bool
     max_width: int = 0
+    label_mask: int = 0
 
     @property
     def has_rows(self) -> bool:
@@ -148,6 +150,7 @@ class Layout:
             batch_inputs=tuple(BatchInput.read(each) for each in config.get("batch_input") or []),
             batched=int(config.get("max_batch_size", 0)) > 0,
             max_width=integer(config, "max_width", 0),
+            label_mask=integer(config, LABEL_MASK, 0),
         )
 
 
@@ -225,10 +228,15 @@ def _groups(session: Session, layout: Layout, requests: Sequence[Request], posit
         shapes = {name: array.shape[1:] for name, array in request.feed.items()}
         if mixes and len({shapes.get(name) for name in layout.ragged}) == 1:  # a row has one width in all ragged inputs
             shapes |= {name: shapes[name][:-1] for name in layout.ragged}
-        groups.setdefault((request.wanted, tuple(shapes.items())), []).append(at)
+        groups.setdefault((request.wanted, _labels(layout, request.feed), *shapes.items()), []).append(at)
     if not mixes:
         return list(groups.values())
     return [run for members in groups.values() for run in _of_near_widths(layout, requests, members)]
+
+
+def _labels(layout: Layout, feed: Feed) -> int:
+    """Return the number of labels of each row; 0 if the model reads none."""
+    return int((feed["attention_mask"] == layout.label_mask).sum(-1).max(initial=0)) if layout.label_mask else 0
 
 
 def _of_near_widths(layout: Layout, requests: Sequence[Request], members: Sequence[int]) -> Iterator[list[int]]:

@@ -76,6 +76,6 @@ def open_postprocessor(folder: Path | str) -> Postprocessor:
     task = settings.get("task")
     if task not in TASKS:
         raise ValueError(f"{folder / 'settings.json'}: task {task!r} has no postprocessing step")
-    module = importlib.import_module("." + task.replace("-", "_"), __package__)
+    module = importlib.import_module("." + settings.get("answers", task.replace("-", "_")), __package__)
     postprocessor: Postprocessor = module.Postprocessor.read(settings, folder)
     return postprocessor
