@@ -20,7 +20,16 @@ from itertools import chain, product
 from pathlib import Path
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, StorageFull
-from hfx.exporter.config_file import AGAIN, MAX_BYTES, TOKENIZER_CONFIG, as_native, read_bytes, read_json
+from hfx.exporter.config_file import (
+    AGAIN,
+    GLINER_CONFIG,
+    MAX_BYTES,
+    TOKENIZER_CONFIG,
+    as_native,
+    of_encoder,
+    read_bytes,
+    read_json,
+)
 
 PREFIX = "hfx-views-"
 LOCK = "lock"
@@ -28,6 +37,7 @@ MAX_TOKENIZER_BYTES = 64 << 20  # the largest files in use, with 256,000 tokens,
 OWN_CONFIGS = ("Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore", "SparseStaticEmbedding")  # modules
 CONFIGS = (
     "config.json",
+    GLINER_CONFIG,
     "generation_config.json",
     TOKENIZER_CONFIG,
     "special_tokens_map.json",
@@ -78,6 +88,8 @@ def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:
         view = Path(tempfile.mkdtemp(dir=_views()))
         for path, content in contents.items():
             target = view / path.relative_to(folder)
+            if path.name == GLINER_CONFIG:
+                target = target.with_name("config.json")
             target.parent.mkdir(exist_ok=True, parents=True)
             target.write_bytes(content)
         for path in (*weights, *chain.from_iterable(map(folder.glob, MODULE_WEIGHTS))):
@@ -104,11 +116,11 @@ def _small_files(folders: Iterable[Path], index: Path | None) -> Iterator[tuple[
 def _content(file: Path, most: int) -> bytes:
     """Return the contents of `file` for the view: without fields that lead to other files, and a config `as_native`."""
     content = read_bytes(file, most)
-    if file.name not in (TOKENIZER_CONFIG, "config.json"):
+    if file.name not in (TOKENIZER_CONFIG, "config.json", GLINER_CONFIG):
         return content
     fields = read_json(file)
-    if file.name == "config.json":
-        kept = as_native(file, fields)
+    if file.name != TOKENIZER_CONFIG:
+        kept = as_native(file, of_encoder(file, fields))
     else:
         kept = {name: value for name, value in fields.items() if not name.endswith(PATH_FIELDS)}
     return content if kept == fields else json.dumps(kept).encode()

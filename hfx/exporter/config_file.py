@@ -16,7 +16,8 @@ from typing import Any
 from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported
 
 MAX_BYTES = 16 * 1024 * 1024  # a config.json is a few KB; one of hundreds of MB is an attack or a mistake
-TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_CONFIG, GLINER_CONFIG = "tokenizer_config.json", "gliner_config.json"
+LABELLED = "labelled"  # in a config of an encoder: what GLiNER's own configuration says beside it
 AGAIN = "Download or save the checkpoint again."
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 NO_LIMIT = 1_000_000  # transformers writes 1e30 for a tokenizer without a limit
@@ -101,7 +102,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises CheckpointCorrupt, CheckpointUnsafe and CheckpointUnsupported.
     """
     file = folder / "config.json"
-    config = read_json(file)
+    if not file.is_file() and (folder / GLINER_CONFIG).is_file():
+        file = folder / GLINER_CONFIG
+    config = of_encoder(file, read_json(file))
     if not isinstance(config.get("model_type"), str):
         if "auto_map" in config:
             raise CheckpointUnsafe(
@@ -118,6 +121,27 @@ def read_config(folder: Path) -> dict[str, Any]:
     _check_sizes(file, config)
     _check_labels(file, config)
     return as_native(file, config)
+
+
+def of_encoder(file: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the encoder's configuration in that of GLiNER or GLiClass, with the other fields as LABELLED.
+
+    Other configurations are returned as they are.
+
+    Raises CheckpointUnsupported if it has none.
+    """
+    name = "GLiNER" if file.name == GLINER_CONFIG else str(config.get("model_type"))
+    if name not in ("GLiNER", "GLiClass"):
+        return config
+    encoder, size = config.get("encoder_config"), config.get("vocab_size")
+    if not isinstance(encoder, dict):
+        raise CheckpointUnsupported(
+            f"{file} has no encoder_config: the encoder's configuration is in another model.",
+            f"Save it by its library: {name}.from_pretrained(MODEL).save_pretrained(FOLDER).",
+        )
+    own = {name: value for name, value in config.items() if name != "encoder_config"}
+    sizes = {"vocab_size": size} if type(size) is int and size > 0 else {}
+    return {"model_type": "deberta-v2"} | encoder | sizes | {"architectures": [name], LABELLED: own}
 
 
 def as_native(file: Path, config: dict[str, Any]) -> dict[str, Any]:

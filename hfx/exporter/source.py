@@ -99,7 +99,8 @@ class Checkpoint:
         names = (file.relative_to(self.view).as_posix() for file in self.view.rglob("*") if file.is_file())
         for name in sorted(names):
             digest.update(name.encode() + b"\0")
-            with (self.folder / name).open("rb") as stream:
+            own = self.folder / name  # GLiNER has no config.json but in the view
+            with (own if own.is_file() else self.view / name).open("rb") as stream:
                 while chunk := stream.read(HASH_CHUNK):
                     digest.update(chunk)
         return digest.hexdigest()

@@ -12,7 +12,19 @@ Files = dict[str, Path]
 HERE = Path(__file__).resolve().parent
 
 _ENCODERS = (
-    *("checks", "encoding", "errors", "inputs", "long_texts", "prompts", "roles", "rows", "settings", "templates"),
+    *(
+        "checks",
+        "encoding",
+        "errors",
+        "inputs",
+        "labelled",
+        "long_texts",
+        "prompts",
+        "roles",
+        "rows",
+        "settings",
+        "templates",
+    ),
     *("tokenizer_file", "windows"),
 )
 

@@ -65,6 +65,33 @@ class Role:
             object.__setattr__(self, name, check(name, getattr(self, name)))
 
 
+@dataclass(frozen=True)
+class Labelled:
+    """How a model reads a text behind the labels of a request. Raises InvalidRequest.
+
+    `markers` are the texts of the tokens before each label, and behind all of them. A marker stands for its label if
+    the model `embeds_marker`; otherwise the token behind it does. Models that find entities read at most `words` words
+    in a window; the first token of a word stands for it, or the last one. Models that classify a text have no `words`.
+    A label's tokens are `averaged` in some of them. The separator stands for the text if the model `reads_separator`;
+    otherwise the first token does.
+    """
+
+    markers: Annotated[tuple[str, ...], strings(MOST_INPUTS, LONGEST_NAME)]
+    embeds_marker: Annotated[bool, boolean] = True
+    words: Annotated[int, integer(0)] = 0
+    first_tokens: Annotated[bool, boolean] = True
+    averaged: Annotated[bool, boolean] = False
+    reads_separator: Annotated[bool, boolean] = False
+
+    def __post_init__(self) -> None:
+        for name, check in annotated(type(self)).items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+
+def _labelled(name: str, value: Any) -> Labelled:
+    return value if isinstance(value, Labelled) else Labelled(**mapping(name, value))
+
+
 def _roles(name: str, value: Any) -> dict[str, Role]:
     roles = {key: Role(**mapping(f"{name}.{key}", fields)) for key, fields in mapping(name, value).items()}
     if roles.keys() != {QUERY, DOCUMENT}:
@@ -86,7 +113,8 @@ class Settings:
     without tokens. A `template` makes one text of a pair: it alternates texts and names of FIELDS, and the last name
     is that of the text. `prompted_template` is the template of requests with a prompt. The net reads the
     ids `prefix`, which the template begins with, by itself. With `strips`, white space around the text is left out.
-    `roles` are the roles of a model that reads queries and documents differently.
+    `roles` are the roles of a model that reads queries and documents differently. A model is `labelled` if it reads a
+    text behind the labels of a request.
     """
 
     task: Annotated[str, one_of(*TASKS)]
@@ -111,6 +139,7 @@ class Settings:
     prefix: Annotated[tuple[int, ...], token_ids] = ()
     strips: Annotated[bool, boolean] = False
     roles: Annotated[Mapping[str, Role] | None, optional(_roles)] = None
+    labelled: Annotated[Labelled | None, optional(_labelled)] = None
 
     def __post_init__(self) -> None:
         for name, check in annotated(type(self)).items():

@@ -23,6 +23,7 @@ from hfx.exporter.ranking import rank_correlation
 from hfx.local import Answer, Request, Tensors
 from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest
+from hfx.python_backends.labelled import LABEL
 from hfx.python_backends.settings import Settings
 
 if TYPE_CHECKING:
@@ -188,18 +189,20 @@ def forward(
 ) -> list[Tensors]:
     """Return the net's outputs for each encoded request (one row each: `[1, width]` or `[1, sequences, width]`).
 
-    The model sees no padding, as in a pipeline that gets one text; sequences of equal length share a forward call. The
+    The model sees no padding, as in a pipeline that gets one text; sequences of equal length, with equally many labels,
+    share a forward call. The
     outputs in `by_token` are zero at padding. Without `pooler`, the outputs are the model's own outputs of these names.
     Raises CheckpointUnsupported if the model itself fails.
     """
-    by_length: dict[int, list[Place]] = defaultdict(list)
+    by_length: dict[tuple[int, int], list[Place]] = defaultdict(list)
     for index, request in enumerate(requests):
         mask = request[names.ATTENTION_MASK]
         for place in np.ndindex(mask.shape[:-1]):
-            by_length[int(np.count_nonzero(mask[place]))].append((index, place))
+            labels = int(np.count_nonzero(mask[place] == LABEL))
+            by_length[int(np.count_nonzero(mask[place])), labels].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
     passed = 0  # the length of the longest text so far that the model has answered, in tokens
-    for length, members in counted(sorted(by_length.items()), "lengths of texts"):
+    for (length, _), members in counted(sorted(by_length.items()), "lengths of texts"):
         size = max(1, TOKENS_A_FORWARD // max(1, length))
         for chunk in (members[start : start + size] for start in range(0, len(members), size)):
             feed = {name: np.stack([requests[i][name][place][:length] for i, place in chunk]) for name in inputs}
@@ -306,7 +309,7 @@ def measure(model: LocalModel, kind: EncoderKind, reference: Reference, run: Run
         max_drift=float(np.max(drifts)),
         batch_delta=float(np.max(alone_deltas)),
         rank_correlation=rank_correlation(kind, reference.requests, reference.answers, answers),
-        made_agreement=sum(each.same or each.tie for each in of_made) / len(of_made) if of_made else None,
+        made_agreement=sum(each.same + each.tie for each in of_made) / len(of_made) if of_made else None,
         made_drift=float(np.mean(drifts[made])) if of_made else None,
         made_ranks=(
             rank_correlation(kind, reference.requests[made], reference.answers[made], answers[made])

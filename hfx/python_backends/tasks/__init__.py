@@ -58,7 +58,11 @@ TASKS: Mapping[str, Task] = {
     "text-classification": Task(
         "label", options={"top_k": int, "long": str, "stride": int}, tokenizing=TOKENIZING - {"long"}
     ),
-    "token-classification": Task("entities", options={"long": str, "stride": int}, places=Places("offsets", -1, 2)),
+    "token-classification": Task(
+        "entities",
+        options={"long": str, "stride": int, "threshold": float, "multi_label": bool, "nested": bool},
+        places=Places("offsets", -1, 2),
+    ),
     "question-answering": Task(
         "answer",
         ("question", "context"),

@@ -16,8 +16,10 @@ from hfx.exporter.encoder.kinds.cross_encoder import CAUSAL_MODELS, CrossEncoder
 from hfx.exporter.encoder.kinds.embedder import Embedder
 from hfx.exporter.encoder.kinds.judge import Judge
 from hfx.exporter.encoder.kinds.kind import EncoderKind, labels_of
+from hfx.exporter.encoder.kinds.labels import Labels
 from hfx.exporter.encoder.kinds.late import Late
 from hfx.exporter.encoder.kinds.masks import Masks
+from hfx.exporter.encoder.kinds.spans import Spans
 from hfx.exporter.encoder.kinds.sparse import RoutedSparse, Sparse
 from hfx.exporter.encoder.kinds.static import Static
 from hfx.exporter.encoder.kinds.token_vectors import TokenVectors
@@ -32,8 +34,10 @@ from hfx.tasks.kinds import USUAL
 KINDS: tuple[type[EncoderKind], ...] = (
     AnswerClassifier,
     Classifier,
+    Spans,
     Tokens,
     Answers,
+    Labels,
     ZeroShot,
     Judge,
     PairClassifier,

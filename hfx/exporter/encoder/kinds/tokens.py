@@ -39,6 +39,7 @@ class Tokens(EncoderKind):
     architectures: ClassVar[tuple[str, ...]] = ("ForTokenClassification",)
     item_rank: ClassVar[int] = 2
     token_outputs: ClassVar[tuple[TensorSpec, ...]] = (TensorSpec(names.OFFSETS, "TYPE_INT32", (-1, -1, 2)),)
+    lacks: ClassVar[frozenset[str]] = frozenset({names.THRESHOLD, names.MULTI_LABEL, names.NESTED})
     spells_tokens: ClassVar[bool] = True
     metric_name: ClassVar[str] = "f1"
     own_options: ClassVar[frozenset[str]] = frozenset({"aggregation"})

@@ -1,0 +1,169 @@
+"""GLiNER: entities of the labels that a request names, with their positions in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hfx import names
+from hfx.exporter.encoder.checkpoint.architectures import TEXT_ENCODERS
+from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER, Gliner, load_span_head, read_gliner
+from hfx.exporter.encoder.kinds.embedder import TEXT_ENCODER as ENCODER_ONLY
+from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, Request, Settings, omitted, width
+from hfx.exporter.encoder.kinds.tokens import Tokens, entities
+from hfx.exporter.options import ExportOptions
+from hfx.exporter.source import Checkpoint
+from hfx.names import Kind
+from hfx.python_backends.labelled import LABEL, WORDS
+from hfx.python_backends.long_texts import CUT
+from hfx.python_backends.onnxruntime.config import LABEL_MASK
+from hfx.python_backends.tasks.labelled_spans import DEFAULT_THRESHOLD
+from hfx.repository.config_pbtxt import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+SAMPLE_LABELS = ("person", "place", "organization", "date", "animal", "product")
+LONGEST = 1024  # tokens of a text and its labels, where positions set no limit
+TIE = 0.02  # of a score from the threshold
+OWN_OPTIONS = (names.THRESHOLD, names.MULTI_LABEL, names.NESTED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans(Tokens):
+    """A model that finds entities of any labels, which a request names."""
+
+    name: ClassVar[Kind] = Kind.SPANS
+    architectures: ClassVar[tuple[str, ...]] = ("GLiNER",)
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    spells_tokens: ClassVar[bool] = False
+    own_options: ClassVar[frozenset[str]] = frozenset()
+    plain_name: ClassVar[str] = "models that read the labels of a request"
+    postprocess_reads: ClassVar[tuple[str, ...]] = (
+        names.OFFSETS,
+        names.TEXT_INPUT,
+        names.CANDIDATE_LABELS,
+        *OWN_OPTIONS,
+    )
+    why_python: ClassVar[tuple[str, ...]] = ("labels of a request",)
+    prefix: ClassVar[str] = SPANS_ENCODER
+    net_parameters: ClassVar[Mapping[str, str]] = {LABEL_MASK: str(LABEL)}
+    pooler_tensors: ClassVar[tuple[str, ...]] = (
+        "rnn.",
+        "span_rep_layer.",
+        "prompt_rep_layer.",
+        "scorer.",
+        "token_rep_layer.",
+    )
+
+    auto_class: str = "AutoModel"
+    headless: bool = True
+    gliner: Gliner
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        return checkpoint.architecture.endswith(cls.architectures)
+
+    @classmethod
+    def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+        own = {"auto_class": ENCODER_ONLY} if checkpoint.model_type in TEXT_ENCODERS else {}
+        return {"omitted": omitted(), "gliner": read_gliner(checkpoint), **own}
+
+    def details(self) -> dict[str, object]:
+        return {**super().details(), "aggregation": None}
+
+    def longest_input(self, checkpoint: Checkpoint) -> int:
+        """Return the most tokens of a text and its labels; relative positions set no limit."""
+        return longest_sequence(checkpoint, super().longest_input(checkpoint))
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        text, *options = super().inputs
+        return (text, TensorSpec(names.CANDIDATE_LABELS, "TYPE_STRING", (-1,), ragged=True), *options)
+
+    def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
+        """Return the scores of each word's spans, or of the word itself, for each label."""
+        scores = 3 if self.gliner.by_tokens else self.gliner.width
+        return (TensorSpec(names.LOGITS, "TYPE_FP32", (-1, -1, scores, -1)),)
+
+    def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
+        own = self.gliner
+        reading = {"markers": list(own.markers), "words": own.words}
+        reading |= {"first_tokens": own.first_tokens, "embeds_marker": own.embeds_marker}
+        return {**super().reader_settings(checkpoint, tokenizer, max_length), "labelled": reading}
+
+    def last_step_settings(self, config: Config) -> Settings:
+        return {"answers": "labelled_spans", "by_tokens": self.gliner.by_tokens}
+
+    def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
+        model, _ = super().load_model(checkpoint, tokenizer)
+        return model, load_span_head(checkpoint.home, self.gliner, width(checkpoint.config))
+
+    def samples(self, texts: Sequence[str]) -> list[Request]:
+        """Return each text with two to six labels, so that rows with different numbers of labels share a batch."""
+        return [
+            {names.TEXT_INPUT: text, names.CANDIDATE_LABELS: list(SAMPLE_LABELS[: 2 + i % 5]), names.LONG: CUT}
+            for i, text in enumerate(texts)
+            if text.strip()
+        ]
+
+    def request_options(self, sample: int, config: Config) -> Request:
+        """Return options so that nested entities and several labels of a span are compared, too."""
+        return {names.NESTED: sample % 3 == 1, names.MULTI_LABEL: sample % 4 == 2}
+
+    def expected_ids(self, tokenizer: Any, request: Request, max_length: int) -> list[list[int]]:
+        """Return the ids that gliner makes of the labels and the words; words that do not fit are left out.
+
+        There are none for a text without tokens.
+        """
+        marker, separator = self.gliner.markers
+        prompt = [each for label in request[names.CANDIDATE_LABELS] for each in (marker, label)] + [separator]
+        words = [*prompt, *WORDS.findall(request[names.TEXT_INPUT])[: self.gliner.words]]
+        encoding = tokenizer(words, is_split_into_words=True, verbose=False)
+        ids, owners = list(encoding["input_ids"]), encoding.word_ids()
+        if not any(owner is not None and owner >= len(prompt) for owner in owners):
+            return [[]]
+        end = next(len(owners) - at for at, owner in enumerate(reversed(owners)) if owner is not None)
+        if len(ids) > max_length:
+            room = max_length - (len(ids) - end)
+            cut = owners.index(owners[room])
+            ids[cut if owners[room] > len(prompt) else room : end] = []
+        return [ids]
+
+    def compare(self, reference: Answer, answer: Answer) -> Comparison:
+        """Compare the entities of two answers.
+
+        `same` is the F1 of those of `answer`, and the drift is the largest difference of the scores of an entity that
+        both have. It is a tie if all other entities are as close to the threshold, or to another one's score.
+        """
+        ours, theirs = ({key(each): each for each in entities(side)} for side in (answer, reference))
+        both = ours.keys() & theirs.keys()
+        same = 2 * len(both) / (len(ours) + len(theirs)) if ours or theirs else 1.0
+        drift = max((abs(ours[each]["score"] - theirs[each]["score"]) for each in both), default=0.0)
+        others = [*((each, theirs) for at, each in ours.items() if at not in both)]
+        others += [(each, ours) for at, each in theirs.items() if at not in both]
+        tie = all(_is_close(each, side.values()) for each, side in others)
+        return Comparison(same, drift, 1.0 - same if tie else 0.0)
+
+
+def longest_sequence(checkpoint: Checkpoint, stated: int) -> int:
+    """Return the most tokens of a text and its labels, of which a model has `stated`.
+
+    Models with relative positions alone read more than they state.
+    """
+    config = checkpoint.config
+    is_relative = config.get("relative_attention") and not config.get("position_biased_input", True)
+    return LONGEST if is_relative or checkpoint.model_type in TEXT_ENCODERS else min(LONGEST, stated)
+
+
+def key(entity: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Return the label and the place of an entity."""
+    return entity["entity"], entity["start"], entity["end"]
+
+
+def _is_close(entity: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether the entity's score is close to the threshold, or to that of one of `others` in its way."""
+    score = entity["score"]
+    rivals = (each["score"] for each in others if each["start"] < entity["end"] and entity["start"] < each["end"])
+    return abs(score - DEFAULT_THRESHOLD) <= TIE or any(abs(score - each) <= TIE for each in rivals)
