@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,7 +118,8 @@ class Figures:
     between answers that the checkpoint scores alike. Drifts are differences of scores. `batch_delta` is the largest
     difference of an output between a request alone and in a mixed batch. `rank_correlation` is the rank correlation of
     the scores of pairs (ranking.py); None for other tasks. `made_agreement` (with ties), `made_drift` and
-    `made_ranks` are the same of the texts that are made of the vocabulary alone; None if there are none.
+    `made_ranks` are the same of the texts that are made of the vocabulary alone; None if there are none. `by_label` is
+    the share of equal results of each label, with ties, where answers are lists of them.
     """
 
     requests: int
@@ -133,11 +134,14 @@ class Figures:
     made_agreement: float | None = None
     made_drift: float | None = None
     made_ranks: float | None = None
+    by_label: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures for the manifest."""
         return {
-            name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in asdict(self).items()
+            name: float(f"{value:.6g}") if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+            if value != {}
         }
 
 
@@ -316,6 +320,7 @@ def measure(model: LocalModel, kind: EncoderKind, reference: Reference, run: Run
             if of_made
             else None
         ),
+        by_label=kind.by_label(reference.answers, answers),
     )
 
 
@@ -334,6 +339,9 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
         if limits.ranks is not None and ranks is not None:
             text = f"rank correlation of pairs{where} {ranks:.4f}, at least {limits.ranks:.4f}"
             checks[text] = ranks >= limits.ranks
+    if figures.by_label:
+        label, share = min(figures.by_label.items(), key=lambda each: each[1])
+        checks[f"F1 with ties of {label!r} {share:.4f}, at least {limits.agreement:.4f}"] = share >= limits.agreement
     if limits.batch_delta is not None:
         text = f"outputs depend on their batch by {figures.batch_delta:.2e}, at most {limits.batch_delta:g}"
         checks[text] = figures.batch_delta <= limits.batch_delta

@@ -13,7 +13,8 @@ from hfx.errors import UsageError
 from hfx.exporter.config_file import TOKENIZER_CONFIG, read_optional_json
 from hfx.exporter.encoder.checkpoint.module_list import LOGIT_SCORE, module_kinds
 from hfx.exporter.encoder.checkpoint.sentence_transformers import is_embedder
-from hfx.exporter.encoder.kinds.kind import Answer, share_equal
+from hfx.exporter.encoder.kinds.answers import share_equal
+from hfx.exporter.encoder.kinds.kind import Answer
 from hfx.exporter.generation.fields import read_fields
 from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.source import Checkpoint

@@ -165,7 +165,7 @@ class SpanHead(Head):
         """Return the scores for the encoder's `states` and the attention mask."""
         words, count, labels = self.words(states, mask)
         starts, ends = self.project_start(words), self.project_end(words)
-        ends = torch.stack([shifted(ends, by) for by in range(self.width)], 2)
+        ends = torch.stack(following(ends, self.width), 2)
         spans = torch.cat([starts[:, :, None].expand_as(ends), ends], -1).relu()
         scores = torch.einsum("BLKD,BCD->BLKC", self.out_project(spans), self.prompt(labels))
         return scores * inside(scores, count)
@@ -174,9 +174,10 @@ class SpanHead(Head):
         return FoldedSpans(self).eval()
 
 
-def shifted(words: torch.Tensor, by: int) -> torch.Tensor:
-    """Return the words [rows, tokens, hidden] that follow `by` words later, zeros behind the last one."""
-    return functional.pad(words[:, by:], (0, 0, 0, by)) if by else words
+def following(words: torch.Tensor, width: int) -> list[torch.Tensor]:
+    """Return the words [rows, tokens, hidden] that follow 0 to `width` - 1 words later, zeros behind the last one."""
+    padded = functional.pad(words, (0, 0, 0, width - 1))
+    return [padded[:, by : by - width + 1 or None] for by in range(width)]
 
 
 def inside(scores: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
@@ -212,10 +213,10 @@ class FoldedSpans(nn.Module):
         prompts = self.prompt(labels)
         keys = self.of_label(prompts).transpose(1, 2)
         if self.offset is None:
-            by_width = [(starts + shifted(ends, by)) @ keys for by in range(self.width)]
+            by_width = [(starts + end) @ keys for end in following(ends, self.width)]
         else:
             base = (prompts * self.offset).sum(-1)[:, None]
-            by_width = [(starts + shifted(ends, by)).relu() @ keys + base for by in range(self.width)]
+            by_width = [(starts + end).relu() @ keys + base for end in following(ends, self.width)]
         scores = torch.stack(by_width, 2)
         return scores * inside(scores, count)
 
@@ -338,7 +339,7 @@ class Dot(nn.Module):
 
     def forward(self, text: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the scores [rows, labels]."""
-        return (labels @ text.transpose(1, 2)).squeeze(2)
+        return (labels @ text.transpose(1, 2))[..., 0]
 
 
 class WeightedDot(nn.Module):
@@ -356,7 +357,7 @@ class WeightedDot(nn.Module):
         of_text, of_labels = self.proj_text(text), self.proj_label(labels)
         (text, factor), (label, weight) = (each.chunk(2, -1) for each in (of_text.expand_as(of_labels), of_labels))
         scores: torch.Tensor = self.out_mlp(torch.cat([text, label, factor * weight], -1))
-        return scores.squeeze(2)
+        return scores[..., 0]
 
 
 class Perceptron(nn.Module):
@@ -376,7 +377,7 @@ class Perceptron(nn.Module):
     def forward(self, text: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the scores [rows, labels]."""
         scores: torch.Tensor = self.mlp(torch.cat([text.expand_as(labels), labels], -1))
-        return scores.squeeze(2)
+        return scores[..., 0]
 
 
 SCORERS: dict[str, Any] = {"simple": Dot, "weighted-dot": WeightedDot, "mlp": Perceptron}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfx.errors import CheckpointUnsupported
+from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import LABELLED, whole_number
 from hfx.exporter.source import Checkpoint
 
@@ -64,6 +64,7 @@ class Gliner:
     layers: int
     span_mode: str
     markers: tuple[str, str]
+    marker_id: int
     first_tokens: bool
     embeds_marker: bool
 
@@ -89,6 +90,7 @@ def read_gliner(checkpoint: Checkpoint) -> Gliner:
         layers=whole_number(file, {"num_rnn_layers": layers}, "num_rnn_layers", 8, least=0),
         span_mode=str(stated.get("span_mode", "markerV0")),
         markers=(markers[0], markers[1]),
+        marker_id=whole_number(file, {"class_token_index": -1} | stated, "class_token_index", MOST_TOKENS, least=-1),
         first_tokens=stated.get("subtoken_pooling", "first") == "first",
         embeds_marker=bool(stated.get("embed_ent_token", True)),
     )
@@ -129,6 +131,18 @@ def read_gliclass(checkpoint: Checkpoint) -> Gliclass:
         marker_id=whole_number(file, stated, "class_token_index", MOST_TOKENS),
         separator_id=separator,
     )
+
+
+def check_markers(checkpoint: Checkpoint, tokenizer: Any, ids: Mapping[str, int]) -> None:
+    """Raise CheckpointCorrupt unless the tokenizer has the tokens `ids` under these ids; an id below 0 may be any."""
+    for marker, expected in ids.items():
+        token = tokenizer.get_vocab().get(marker)
+        if token is None or expected not in (-1, token):
+            own = "has no such token" if token is None else f"has {token} for it"
+            raise CheckpointCorrupt(
+                f"The model reads {marker!r} as token {expected}, and the tokenizer of {checkpoint.folder} {own}.",
+                "Save both together, by MODEL.save_pretrained(FOLDER) of gliner, or of gliclass and its tokenizer.",
+            )
 
 
 def _refuse_others(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, ClassVar
 
 from hfx import names
-from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, EncoderKind, Request, Settings, share_equal
+from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, EncoderKind, Request, Settings
 from hfx.exporter.source import Checkpoint
 from hfx.names import Kind, Task
 from hfx.repository.config_pbtxt import TensorSpec
@@ -107,3 +108,8 @@ class Answers(EncoderKind):
 def stride(max_length: int) -> int:
     """Return the overlap that the pipeline chooses for windows of `max_length` tokens."""
     return min(max_length // 2, OVERLAP)
+
+
+def share_equal(texts: Iterable[str], targets: Sequence[str]) -> float:
+    """Return the share of texts that equal their target, ignoring leading and trailing white space."""
+    return fmean(text.strip() == target.strip() for text, target in zip(texts, targets, strict=True))

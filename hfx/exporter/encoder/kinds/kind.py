@@ -8,9 +8,8 @@ methods of a kind, and has no branches on the kind itself. torch is imported onl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from hfx import names
@@ -321,6 +320,10 @@ class EncoderKind(ABC):
     def metric(self, answers: Sequence[Answer], targets: Sequence[str]) -> float:
         """Return the metric `metric_name` of `answers`."""
 
+    def by_label(self, references: Sequence[Answer], answers: Sequence[Answer]) -> dict[str, float]:
+        """Return the share of each label's results that are equal, if answers are lists of labelled results."""
+        return {}
+
     def same_decision(self, reference: Answer, answer: Answer) -> bool:
         """Return whether a caller would decide alike by an answer and by the checkpoint's own answer, `reference`."""
         return self.compare(reference, answer).same == 1
@@ -370,11 +373,6 @@ def labels_of(config: Config) -> list[str]:
 def default_labels(count: int) -> list[str]:
     """Return the names that transformers gives to labels without names."""
     return [f"LABEL_{i}" for i in range(count)]
-
-
-def share_equal(texts: Iterable[str], targets: Sequence[str]) -> float:
-    """Return the share of texts that equal their target, ignoring leading and trailing white space."""
-    return fmean(text.strip() == target.strip() for text, target in zip(texts, targets, strict=True))
 
 
 def logits_of_labels(config: Config, *dims: int) -> tuple[TensorSpec, ...]:

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfx import names
-from hfx.errors import CheckpointCorrupt
-from hfx.exporter.config_file import AGAIN
 from hfx.exporter.encoder.checkpoint.architectures import TEXT_ENCODERS
-from hfx.exporter.encoder.checkpoint.labelled import TEXT_ENCODER, Gliclass, load_text_head, read_gliclass
+from hfx.exporter.encoder.checkpoint.labelled import (
+    TEXT_ENCODER,
+    Gliclass,
+    check_markers,
+    load_text_head,
+    read_gliclass,
+)
 from hfx.exporter.encoder.kinds.embedder import TEXT_ENCODER as ENCODER_ONLY
 from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, omitted, width
 from hfx.exporter.encoder.kinds.spans import longest_sequence
@@ -61,12 +65,8 @@ class Labels(ZeroShot):
         return (TensorSpec(names.LOGITS, "TYPE_FP32", (-1, 1, -1)),)
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
-        """Return how texts and labels are read. Raises CheckpointCorrupt for a tokenizer with other markers."""
-        own, ids = self.gliclass, [self.gliclass.marker_id, self.gliclass.separator_id]
-        if tokenizer.convert_tokens_to_ids(list(MARKERS)) != ids:
-            raise CheckpointCorrupt(
-                f"The tokenizer of {checkpoint.folder} has other ids of {' and '.join(MARKERS)} than {ids}.", AGAIN
-            )
+        own, (marker, separator) = self.gliclass, MARKERS
+        check_markers(checkpoint, tokenizer, {marker: own.marker_id, separator: own.separator_id})
         reading = {"averaged": own.averages, "reads_separator": own.reads_separator}
         return {"labelled": reading | {"markers": list(MARKERS), "embeds_marker": own.embeds_marker}}
 

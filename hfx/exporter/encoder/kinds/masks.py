@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfx import names
 from hfx.errors import CheckpointUnsupported
+from hfx.exporter.encoder.kinds.answers import share_equal
 from hfx.exporter.encoder.kinds.classifier import TIE
 from hfx.exporter.encoder.kinds.kind import (
     Answer,
@@ -19,7 +20,6 @@ from hfx.exporter.encoder.kinds.kind import (
     EncoderKind,
     Request,
     Settings,
-    share_equal,
     vocabulary,
 )
 from hfx.exporter.source import Checkpoint
