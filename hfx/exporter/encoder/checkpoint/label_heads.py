@@ -1,24 +1,24 @@
-"""The heads of GLiNER and GLiClass, which score spans and texts by the embeddings of labels that a request names.
+"""The heads of GLiNER, which score spans or words by the embeddings of labels that a request names.
 
 A text is read behind its labels, in one sequence. The attention mask says what each token stands for
-(python_backends/labelled.py). The gate runs a head as the libraries compute it (gliner 0.2, gliclass 0.1); the net's
-graph is the trace of what `folded` returns, which gives the same scores with fewer products.
+(python_backends/labelled.py). The gate runs a head as gliner (0.2) computes it; the net's graph is the trace of what
+`folded` returns, which gives the same scores with fewer products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers.activations import ACT2FN
 
-from hfx.exporter.encoder.checkpoint.labelled import Gliclass
+from hfx.exporter.encoder.checkpoint.labelled import Gliner
 from hfx.exporter.encoder.checkpoint.pooling import HIDDEN_STATE
-from hfx.python_backends.labelled import LABEL, MORE, WORD
-
-EPSILON = 1e-8  # gliclass's own
+from hfx.exporter.source import Checkpoint
+from hfx.exporter.tensors import CheckpointTensors
+from hfx.python_backends.labelled import LABEL, WORD
 
 
 class Head(nn.Module):
@@ -284,100 +284,31 @@ class FoldedTokens(nn.Module):
         return scores * inside(scores[:, :, :1], count)
 
 
-class TextHead(Head):
-    """Scores [rows, 1, labels] of a text for each label (gliclass's uni-encoder).
-
-    The text is the state of its first token with the mask WORD; a label that of its token with the mask LABEL or, if it
-    `averages`, the mean of that and the following tokens with the mask MORE. Both are projected, and then compared.
-    """
-
-    axes: ClassVar[dict[int, str]] = {0: "rows", 2: "labels"}
-
-    def __init__(self, encoder_width: int, own: Gliclass) -> None:
-        super().__init__()
-        self.averages, self.normalizes = own.averages, own.normalizes
-        self.text_projector, self.classes_projector = (
-            nn.ModuleDict(
-                {"linear_1": nn.Linear(encoder_width, own.hidden), "linear_2": nn.Linear(own.hidden, encoder_width)}
-            )
-            for _ in range(2)
-        )
-        self.active = ACT2FN[own.activation]
-        self.scorer = SCORERS[own.scorer](own)
-        self.logit_scale = nn.Parameter(torch.zeros(()))
-
-    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the scores for the encoder's `states` and the attention mask."""
-        places, _ = places_of(mask, WORD)
-        text = self._projected(self.text_projector, picked(states, places[:, :1]))
-        labels = self._projected(
-            self.classes_projector, means_of_labels(states, mask) if self.averages else labels_of(states, mask)
-        )
-        scores: torch.Tensor = self.scorer(text, labels)[:, None]
-        return scores * self.logit_scale if self.normalizes else scores
-
-    def _projected(self, projector: Any, vectors: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = projector["linear_2"](self.active(projector["linear_1"](vectors)))
-        return made / (made.norm(p=2, dim=-1, keepdim=True) + EPSILON) if self.normalizes else made
+def load_span_head(checkpoint: Checkpoint, own: Gliner, width: int) -> Head:
+    """Return the head of a GLiNER whose encoder's states have `width`. Raises CheckpointCorrupt."""
+    words, is_deep = Words(width, own.hidden, own.layers), own.span_mode == "markerV0"
+    head = TokenHead(words, own.hidden) if own.by_tokens else SpanHead(words, own.hidden, own.width, is_deep)
+    return filled(head, checkpoint, _library_name)
 
 
-def means_of_labels(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the mean of the tokens of each label [rows, labels, hidden], of at least one label."""
-    number = mask.eq(LABEL).long().cumsum(1)
-    most: Any = number.max().clamp(min=1)
-    order = torch.arange(1, most + 1)
-    owned = number[:, None].eq(order[None, :, None]) & (mask.eq(LABEL) | mask.eq(MORE))[:, None]
-    shares = owned.to(states.dtype)
-    return shares @ states / shares.sum(-1, keepdim=True).clamp(min=1)
+def filled(head: Head, checkpoint: Checkpoint, name_of: Callable[[str], str]) -> Head:
+    """Return `head` with the checkpoint's tensors. Raises CheckpointCorrupt if one is missing or misshapen."""
+    tensors = CheckpointTensors(checkpoint)
+    stored = {name: tensors.parameter(name_of(name), *value.shape) for name, value in head.named_parameters()}
+    tensors.require()
+    head.load_state_dict({name: torch.from_numpy(each.read().copy()) for name, each in stored.items()})
+    return head.eval()
 
 
-class Dot(nn.Module):
-    """The product of a text [rows, 1, width] with each label [rows, labels, width]."""
-
-    def __init__(self, own: Gliclass) -> None:
-        super().__init__()
-
-    def forward(self, text: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the scores [rows, labels]."""
-        return (labels @ text.transpose(1, 2))[..., 0]
-
-
-class WeightedDot(nn.Module):
-    """The score of two projections of text and label, and of their product."""
-
-    def __init__(self, own: Gliclass) -> None:
-        super().__init__()
-        self.proj_text, self.proj_label = (nn.Linear(own.hidden, 2 * own.hidden) for _ in range(2))
-        self.out_mlp = nn.Sequential(
-            nn.Linear(3 * own.hidden, 4 * own.hidden), nn.Dropout(), nn.ReLU(), nn.Linear(4 * own.hidden, 1)
-        )
-
-    def forward(self, text: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the scores [rows, labels]."""
-        of_text, of_labels = self.proj_text(text), self.proj_label(labels)
-        (text, factor), (label, weight) = (each.chunk(2, -1) for each in (of_text.expand_as(of_labels), of_labels))
-        scores: torch.Tensor = self.out_mlp(torch.cat([text, label, factor * weight], -1))
-        return scores[..., 0]
-
-
-class Perceptron(nn.Module):
-    """The score of text and label by three linears."""
-
-    def __init__(self, own: Gliclass) -> None:
-        super().__init__()
-        inner = 256  # gliclass's own, whatever its config says
-        self.mlp = nn.Sequential(
-            nn.Linear(2 * own.hidden, inner),
-            nn.ReLU(),
-            nn.Linear(inner, inner // 2),
-            nn.ReLU(),
-            nn.Linear(inner // 2, 1),
-        )
-
-    def forward(self, text: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the scores [rows, labels]."""
-        scores: torch.Tensor = self.mlp(torch.cat([text.expand_as(labels), labels], -1))
-        return scores[..., 0]
-
-
-SCORERS: dict[str, Any] = {"simple": Dot, "weighted-dot": WeightedDot, "mlp": Perceptron}
+def _library_name(name: str) -> str:
+    """Return gliner's name of a tensor of the head."""
+    if name.startswith("words.lstm."):  # words.lstm.LAYER.weight_ih_l0_reverse
+        layer, _, rest = name.removeprefix("words.lstm.").partition(".")
+        return "rnn.lstm." + rest.replace("_l0", f"_l{layer}")
+    if name.startswith("words.projection."):
+        return name.replace("words.", "token_rep_layer.")
+    if name.startswith("prompt."):
+        return name.replace("prompt.", "prompt_rep_layer.")
+    return (
+        "scorer." if name.startswith(("proj_token", "proj_label", "out_mlp")) else "span_rep_layer.span_rep_layer."
+    ) + name

@@ -1,18 +1,15 @@
-"""What the configurations of GLiNER and GLiClass say, and the encoder and the head that its tensors make."""
+"""What the configurations of GLiNER and GLiClass say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.config_file import LABELLED, whole_number
 from hfx.exporter.source import Checkpoint
-
-if TYPE_CHECKING:
-    from hfx.exporter.encoder.checkpoint.label_heads import Head
 
 # Before the names of the encoder's tensors, in GLiNER and in GLiClass.
 SPANS_ENCODER, TEXT_ENCODER = "token_rep_layer.bert_layer.model.", "model.encoder_model."
@@ -51,22 +48,21 @@ OF_GLICLASS: Mapping[str, tuple[tuple[Any, ...], Any, str]] = {
     },
 }
 MOST_TOKENS = 100_000_000
-LSTM = "rnn.lstm."
 
 
 @dataclass(frozen=True)
 class Gliner:
     """What gliner_config.json says: the sizes of the head, and how texts and labels are read."""
 
-    hidden: int
-    width: int
-    words: int
-    layers: int
-    span_mode: str
-    markers: tuple[str, str]
-    marker_id: int
-    first_tokens: bool
-    embeds_marker: bool
+    hidden: int = 512
+    width: int = 12
+    words: int = 384
+    layers: int = 1
+    span_mode: str = "markerV0"
+    markers: tuple[str, str] = ("<<ENT>>", "<<SEP>>")
+    marker_id: int = -1
+    first_tokens: bool = True
+    embeds_marker: bool = True
 
     @property
     def by_tokens(self) -> bool:
@@ -79,20 +75,21 @@ def read_gliner(checkpoint: Checkpoint) -> Gliner:
     stated, file = checkpoint.config[LABELLED], checkpoint.folder / "gliner_config.json"
     fix = "Export a uni-encoder model such as gliner_small-v2.1 or gliner_multi_pii-v1, or use gliner itself."
     _refuse_others(file, stated, OF_GLINER, fix)
-    markers = tuple(
-        str(stated.get(name, default)) for name, default in (("ent_token", "<<ENT>>"), ("sep_token", "<<SEP>>"))
-    )
-    layers = stated.get("num_rnn_layers", 1)
+
+    def number(field: str, default: int, most: int, least: int = 1) -> int:
+        return whole_number(file, {field: default} | stated, field, most, least)
+
+    usual = Gliner()
     return Gliner(
-        hidden=whole_number(file, {"hidden_size": 512} | stated, "hidden_size", 100_000),
-        width=whole_number(file, {"max_width": 12} | stated, "max_width", 100),
-        words=whole_number(file, {"max_len": 384} | stated, "max_len", 8192),
-        layers=whole_number(file, {"num_rnn_layers": layers}, "num_rnn_layers", 8, least=0),
-        span_mode=str(stated.get("span_mode", "markerV0")),
-        markers=(markers[0], markers[1]),
-        marker_id=whole_number(file, {"class_token_index": -1} | stated, "class_token_index", MOST_TOKENS, least=-1),
+        hidden=number("hidden_size", usual.hidden, 100_000),
+        width=number("max_width", usual.width, 100),
+        words=number("max_len", usual.words, 8192),
+        layers=number("num_rnn_layers", usual.layers, 8, least=0),
+        span_mode=str(stated.get("span_mode", usual.span_mode)),
+        markers=(str(stated.get("ent_token", usual.markers[0])), str(stated.get("sep_token", usual.markers[1]))),
+        marker_id=number("class_token_index", usual.marker_id, MOST_TOKENS, least=-1),
         first_tokens=stated.get("subtoken_pooling", "first") == "first",
-        embeds_marker=bool(stated.get("embed_ent_token", True)),
+        embeds_marker=bool(stated.get("embed_ent_token", usual.embeds_marker)),
     )
 
 
@@ -100,15 +97,15 @@ def read_gliner(checkpoint: Checkpoint) -> Gliner:
 class Gliclass:
     """What the config.json of a GLiClass says: the sizes of the head, and how texts and labels are read."""
 
-    hidden: int
-    scorer: str
-    activation: str
-    averages: bool
-    normalizes: bool
-    embeds_marker: bool
-    reads_separator: bool
-    marker_id: int
-    separator_id: int
+    hidden: int = 0
+    scorer: str = "simple"
+    activation: str = "gelu"
+    averages: bool = False
+    normalizes: bool = False
+    embeds_marker: bool = True
+    reads_separator: bool = False
+    marker_id: int = -1
+    separator_id: int = -1
 
 
 def read_gliclass(checkpoint: Checkpoint) -> Gliclass:
@@ -153,46 +150,3 @@ def _refuse_others(
         if (value := stated.get(field, default)) not in allowed:
             message = f"{field} in {file} is {str(value)[:50]!r}: hfx does not export {meaning}."
             raise CheckpointUnsupported(message, fix)
-
-
-def load_span_head(checkpoint: Checkpoint, own: Gliner, width: int) -> Head:
-    """Return the head of a GLiNER whose encoder's states have `width`. Raises CheckpointCorrupt."""
-    from hfx.exporter.encoder.checkpoint.label_heads import SpanHead, TokenHead, Words
-
-    words, is_deep = Words(width, own.hidden, own.layers), own.span_mode == "markerV0"
-    head = TokenHead(words, own.hidden) if own.by_tokens else SpanHead(words, own.hidden, own.width, is_deep)
-    return _filled(head, checkpoint, _library_name)
-
-
-def load_text_head(checkpoint: Checkpoint, own: Gliclass, width: int) -> Head:
-    """Return the head of a GLiClass whose encoder's states have `width`. Raises CheckpointCorrupt."""
-    from hfx.exporter.encoder.checkpoint.label_heads import TextHead
-
-    return _filled(TextHead(width, own), checkpoint, lambda name: f"model.{name}")
-
-
-def _filled(head: Head, checkpoint: Checkpoint, name_of: Callable[[str], str]) -> Head:
-    """Return `head` with the checkpoint's tensors. Raises CheckpointCorrupt if one is missing or misshapen."""
-    import torch
-
-    from hfx.exporter.tensors import CheckpointTensors
-
-    tensors = CheckpointTensors(checkpoint)
-    stored = {name: tensors.parameter(name_of(name), *value.shape) for name, value in head.named_parameters()}
-    tensors.require()
-    head.load_state_dict({name: torch.from_numpy(each.read().copy()) for name, each in stored.items()})
-    return head.eval()
-
-
-def _library_name(name: str) -> str:
-    """Return gliner's name of a tensor of the head."""
-    if name.startswith("words.lstm."):  # words.lstm.LAYER.weight_ih_l0_reverse
-        layer, _, rest = name.removeprefix("words.lstm.").partition(".")
-        return LSTM + rest.replace("_l0", f"_l{layer}")
-    if name.startswith("words.projection."):
-        return name.replace("words.", "token_rep_layer.")
-    if name.startswith("prompt."):
-        return name.replace("prompt.", "prompt_rep_layer.")
-    return (
-        "scorer." if name.startswith(("proj_token", "proj_label", "out_mlp")) else "span_rep_layer.span_rep_layer."
-    ) + name

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfx import names
 from hfx.exporter.encoder.checkpoint.architectures import TEXT_ENCODERS
-from hfx.exporter.encoder.checkpoint.labelled import (
-    TEXT_ENCODER,
-    Gliclass,
-    check_markers,
-    load_text_head,
-    read_gliclass,
-)
+from hfx.exporter.encoder.checkpoint.labelled import TEXT_ENCODER, Gliclass, check_markers, read_gliclass
 from hfx.exporter.encoder.kinds.embedder import TEXT_ENCODER as ENCODER_ONLY
 from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, omitted, width
 from hfx.exporter.encoder.kinds.spans import longest_sequence
@@ -46,7 +40,7 @@ class Labels(ZeroShot):
 
     auto_class: str = "AutoModel"
     headless: bool = True
-    gliclass: Gliclass
+    gliclass: Gliclass = field(default_factory=Gliclass)
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
@@ -74,6 +68,8 @@ class Labels(ZeroShot):
         return {"entailment": None, "contradiction": None}
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
+        from hfx.exporter.encoder.checkpoint.text_heads import load_text_head
+
         model, _ = super().load_model(checkpoint, tokenizer)
         return model, load_text_head(checkpoint.home, self.gliclass, width(checkpoint.config))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfx import names
 from hfx.exporter.encoder.checkpoint.architectures import TEXT_ENCODERS
-from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER, Gliner, check_markers, load_span_head, read_gliner
+from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER, Gliner, check_markers, read_gliner
 from hfx.exporter.encoder.kinds.embedder import TEXT_ENCODER as ENCODER_ONLY
 from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, Request, Settings, omitted, width
 from hfx.exporter.encoder.kinds.tokens import Tokens, entities
@@ -63,7 +63,7 @@ class Spans(Tokens):
 
     auto_class: str = "AutoModel"
     headless: bool = True
-    gliner: Gliner
+    gliner: Gliner = field(default_factory=Gliner)
 
     @classmethod
     def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
@@ -102,6 +102,8 @@ class Spans(Tokens):
         return {"answers": "labelled_spans", "by_tokens": self.gliner.by_tokens}
 
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
+        from hfx.exporter.encoder.checkpoint.label_heads import load_span_head
+
         model, _ = super().load_model(checkpoint, tokenizer)
         return model, load_span_head(checkpoint.home, self.gliner, width(checkpoint.config))
 
