@@ -32,6 +32,7 @@ PARAMETERS = (
     ("NAME_net", "intra_op_thread_count", "threads of each operator"),
     ("NAME_net", "inter_op_thread_count", "operators that run in parallel"),
     ("NAME_net", "max_width", "tokens of the longest row that the net reads"),
+    ("NAME_net", "label_mask", "attention mask of a label; only rows with equally many labels share a run"),
     ("NAME_net", "variant", "how the net is written and run, such as `int8` or `gpu-fp16`"),
     ("NAME_net", "session.*", "an entry of ONNX Runtime's session configuration"),
     ("NAME_net", "session.intra_op.spin_duration_us", "µs that threads spin before they sleep; hfx's backend only"),
@@ -118,7 +119,7 @@ def tensors_page() -> str:
 def tensors() -> dict[str, list[tuple[str, str, str, str]]]:
     """Task, or the generators -> name, direction, type and shape of each tensor; without generation settings."""
     from hfx.exporter.encoder.folders import TRUNCATED
-    from hfx.exporter.encoder.kinds import usual_kind
+    from hfx.exporter.encoder.kinds import BY_KIND, usual_kind
     from hfx.exporter.generation.folders import OUTPUTS, STREAM_INPUTS
     from hfx.python_backends.engine.generation_settings import ALIASES, SETTINGS
     from hfx.tasks.kinds import USUAL
@@ -127,6 +128,8 @@ def tensors() -> dict[str, list[tuple[str, str, str, str]]]:
     for task in USUAL:
         kind = usual_kind(task)
         rows[str(task)] = _tensor_rows(kind.inputs, (*kind.outputs, TRUNCATED))
+    spans = BY_KIND[names.Kind.SPANS]()  # type: ignore[call-arg]
+    rows[f"{spans.task} of the kind {spans.name}"] = _tensor_rows(spans.inputs, (*spans.outputs, TRUNCATED))
     generators = ", ".join(sorted(str(task) for task in names.GENERATION_TASKS))
     inputs = [spec for spec in STREAM_INPUTS if spec.name not in {*SETTINGS, *ALIASES}]
     return {**rows, f"Generators: {generators}": _tensor_rows(inputs, OUTPUTS)}
