@@ -15,18 +15,18 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
+from typing import Any
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported, StorageFull
+from hfx.errors import CheckpointCorrupt, CheckpointUnsafe, StorageFull
 from hfx.exporter.config_file import (
     AGAIN,
     GLINER_CONFIG,
     MAX_BYTES,
     TOKENIZER_CONFIG,
     as_native,
-    of_encoder,
     read_bytes,
     read_json,
 )
@@ -77,19 +77,29 @@ MODULE_WEIGHTS = tuple(
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
-def make_view(folder: Path, weights: Sequence[Path] = ()) -> Path:
+def make_view(
+    folder: Path, weights: Sequence[Path] = (), base: Path | None = None, config: Mapping[str, Any] | None = None
+) -> Path:
     """Make the view of the checkpoint in `folder` with these `weights`; it is removed when the process ends.
 
+    The tokenizer is that in the folder `base` if there is one. If `config` is given, it is the contents of config.json.
     Raises CheckpointCorrupt if a file is too large or no regular file, and StorageFull if there is no room.
     """
     homes = dict.fromkeys((folder, *(path.parent for path in weights)))
-    contents = {path: _content(path, most) for path, most in _small_files(homes, index_of(folder, weights))}
+    contents = {
+        path.relative_to(folder): _content(path, most)
+        for path, most in _small_files(homes, index_of(folder, weights))
+        if path.name != GLINER_CONFIG
+    }
+    if base:
+        of_base = _small_files([base], None)
+        contents |= {path.relative_to(base): _content(path, most) for path, most in of_base if path.parent == base}
+    if config is not None:
+        contents[Path("config.json")] = json.dumps(config).encode()
     try:
         view = Path(tempfile.mkdtemp(dir=_views()))
         for path, content in contents.items():
-            target = view / path.relative_to(folder)
-            if path.name == GLINER_CONFIG:
-                target = target.with_name("config.json")
+            target = view / path
             target.parent.mkdir(exist_ok=True, parents=True)
             target.write_bytes(content)
         for path in (*weights, *chain.from_iterable(map(folder.glob, MODULE_WEIGHTS))):
@@ -116,11 +126,11 @@ def _small_files(folders: Iterable[Path], index: Path | None) -> Iterator[tuple[
 def _content(file: Path, most: int) -> bytes:
     """Return the contents of `file` for the view: without fields that lead to other files, and a config `as_native`."""
     content = read_bytes(file, most)
-    if file.name not in (TOKENIZER_CONFIG, "config.json", GLINER_CONFIG):
+    if file.name not in (TOKENIZER_CONFIG, "config.json"):
         return content
     fields = read_json(file)
-    if file.name != TOKENIZER_CONFIG:
-        kept = as_native(file, of_encoder(file, fields))
+    if file.name == "config.json":
+        kept = as_native(file, fields)
     else:
         kept = {name: value for name, value in fields.items() if not name.endswith(PATH_FIELDS)}
     return content if kept == fields else json.dumps(kept).encode()
@@ -213,16 +223,43 @@ def checked_weights(*files: Path) -> tuple[Path, ...]:
 
 
 def stored_shapes(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
-    """Return the tensor shapes in safetensors `files`, by name. Raises CheckpointUnsupported for other files."""
+    """Return the tensor shapes in `files`, by name. Raises CheckpointCorrupt and CheckpointUnsafe."""
     from safetensors import safe_open
 
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         if file.suffix != ".safetensors":
-            raise CheckpointUnsupported(f"{file} is a pickle, which hfx can't read here.", "Save it as safetensors.")
-        with safe_open(os.fspath(file), framework="np") as tensors:
-            shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+            found = unpickled(file)
+            tensors = found.items() if isinstance(found, dict) else ()
+            shapes |= {str(name): tuple(getattr(tensor, "shape", ())) for name, tensor in tensors}
+            continue
+        with safe_open(os.fspath(file), framework="np") as stored:
+            shapes |= {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
     return shapes
+
+
+def unpickled(file: Path) -> Any:
+    """Return the contents of a pickle of plain tensors, memory-mapped if the file's format allows it.
+
+    Raises CheckpointCorrupt for a damaged file, and CheckpointUnsafe for a pickle with other objects.
+    """
+    import pickle
+
+    import torch
+
+    try:
+        with contextlib.suppress(RuntimeError):  # the format before torch 1.6 can't be mapped
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "Weights only load failed" not in str(error):
+            raise CheckpointCorrupt(f"{file} is truncated or damaged.", AGAIN) from error
+        raise CheckpointUnsafe(
+            f"The pickle {file} holds something else than plain tensors; it was not run.",
+            "Convert it to safetensors where you trust it: model.save_pretrained(FOLDER).",
+        ) from error
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise CheckpointCorrupt(f"{file} is truncated or damaged.", AGAIN) from error
 
 
 def _check_safetensors(file: Path) -> None:

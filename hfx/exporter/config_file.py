@@ -96,15 +96,16 @@ def whole_number(file: Path, config: Mapping[str, Any], field: str, most: int, l
     return value
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path, base: Path | None = None) -> dict[str, Any]:
     """Return config.json as `as_native` does; the types of the fields that hfx depends on are checked.
 
-    Raises CheckpointCorrupt, CheckpointUnsafe and CheckpointUnsupported.
+    The folder `base` has the configuration of a GLiNER's encoder if its own lacks it. Raises CheckpointCorrupt,
+    CheckpointUnsafe and CheckpointUnsupported.
     """
     file = folder / "config.json"
     if not file.is_file() and (folder / GLINER_CONFIG).is_file():
         file = folder / GLINER_CONFIG
-    config = of_encoder(file, read_json(file))
+    config = of_encoder(file, read_json(file), base)
     if not isinstance(config.get("model_type"), str):
         if "auto_map" in config:
             raise CheckpointUnsafe(
@@ -123,10 +124,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     return as_native(file, config)
 
 
-def of_encoder(file: Path, config: dict[str, Any]) -> dict[str, Any]:
+def of_encoder(file: Path, config: dict[str, Any], base: Path | None = None) -> dict[str, Any]:
     """Return the encoder's configuration in that of GLiNER or GLiClass, with the other fields as LABELLED.
 
-    Other configurations are returned as they are.
+    If it has none, it is read from the folder `base`. Other configurations are returned as they are.
 
     Raises CheckpointUnsupported if it has none.
     """
@@ -134,6 +135,8 @@ def of_encoder(file: Path, config: dict[str, Any]) -> dict[str, Any]:
     if name not in ("GLiNER", "GLiClass"):
         return config
     encoder, size = config.get("encoder_config"), config.get("vocab_size")
+    if encoder is None and base:
+        encoder = read_json(base / "config.json")
     if not isinstance(encoder, dict):
         raise CheckpointUnsupported(
             f"{file} has no encoder_config: the encoder's configuration is in another model.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,16 @@ from hfx.exporter.checkpoint_files import (
     make_view,
     stored_shapes,
 )
-from hfx.exporter.config_file import AGAIN, MATRYOSHKA, TOKENIZER_CONFIG, read_config, read_json, read_optional_json
+from hfx.exporter.config_file import (
+    AGAIN,
+    GLINER_CONFIG,
+    LABELLED,
+    MATRYOSHKA,
+    TOKENIZER_CONFIG,
+    read_config,
+    read_json,
+    read_optional_json,
+)
 from hfx.exporter.encoder.checkpoint.module_list import (
     MODULES,
     ROUTERS,
@@ -48,6 +58,8 @@ HUB_PATTERNS = [
 ]
 TABLE, MODEL2VEC, MAPPING = "embedding.weight", "embeddings", "mapping"  # tensors of a StaticEmbedding
 HASH_CHUNK = 1 << 20
+EMBEDDINGS = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "shared.weight")
+HUB_ID = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 NAME_SHOWN = 100
 
 
@@ -57,7 +69,8 @@ class Checkpoint:
 
     `id` is what the user typed, and `revision` is the hub's commit (None for a folder). `config` is the parsed
     config.json (for a StaticEmbedding, the sizes of its table). `weights` are the weight files (safetensors if there
-    are any). `folder` is the user's, for messages and for hfx's own checked reading; libraries get `view`.
+    are any). `folder` is the user's, for messages and for hfx's own checked reading; libraries get `view`. The folder
+    `base` has the tokenizer of a GLiNER that was saved without it.
     """
 
     id: str
@@ -65,6 +78,7 @@ class Checkpoint:
     revision: str | None
     config: dict[str, Any]
     weights: tuple[Path, ...]
+    base: Path | None = None
 
     @cached_property
     def home(self) -> Checkpoint:
@@ -75,7 +89,7 @@ class Checkpoint:
     @cached_property
     def view(self) -> Path:
         """A folder with the checkpoint's files for libraries, without anything that these could run or follow."""
-        return make_view(self.folder, self.weights)
+        return make_view(self.folder, self.weights, self.base, self.config if LABELLED in self.config else None)
 
     @property
     def model_type(self) -> str:
@@ -120,6 +134,10 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     weights = find_weights(own)
     if is_static(folder):
         return _of_table(Checkpoint(model, folder, commit, config, weights))
+    if base := _base_of(own):
+        shapes = stored_shapes(weights)
+        rows = [shape[0] for name, shape in shapes.items() if name.endswith(EMBEDDINGS) and len(shape) == 2]
+        return Checkpoint(model, folder, commit, config | {"vocab_size": max(rows, default=0)}, weights, base)
     if not any((own / name).is_file() for name in TOKENIZER_FILES) and not _spells_bytes(own, config):
         raise CheckpointCorrupt(
             f"{own} has no tokenizer ({', '.join(TOKENIZER_FILES)}).",
@@ -184,7 +202,27 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
             f"{folder / MODULES} begins with {first}: the folder has no transformer's config.json.",
             f"hfx exports models that begin with a Transformer or a {STATIC}.",
         )
-    return folder, commit, read_config(own)
+    return folder, commit, read_config(own, _base_of(own))
+
+
+def _base_of(folder: Path) -> Path | None:
+    """Return the folder of the encoder that a GLiNER was trained from, if its own folder has no tokenizer.
+
+    So it was saved by the first versions of gliner. The encoder is a model of the hub: no path is followed.
+    Raises CheckpointMissing and CheckpointUnsupported.
+    """
+    file = folder / GLINER_CONFIG
+    if not file.is_file() or any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    name = str(read_json(file).get("model_name"))
+    if not re.fullmatch(HUB_ID, name):
+        raise CheckpointUnsupported(
+            f"{folder} has no tokenizer, and model_name in {file} is {name[:NAME_SHOWN]!r}, no model of the hub.",
+            "Save it with its tokenizer: GLiNER.from_pretrained(MODEL).save_pretrained(FOLDER).",
+        )
+    base, _, root = _fetch(name, None, [*CONFIGS, *TOKENIZERS])
+    refuse_special_files(base, root)
+    return base
 
 
 def _locate(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, Path]:

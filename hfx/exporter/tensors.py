@@ -5,7 +5,6 @@ Tensors that are missing or have another shape are refused by name.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfx.errors import CheckpointCorrupt, CheckpointUnsafe
+from hfx.errors import CheckpointCorrupt
+from hfx.exporter.checkpoint_files import unpickled
 from hfx.exporter.config_file import AGAIN
 from hfx.exporter.graph.blocks import FloatArray, Linear, Parameter
 from hfx.exporter.source import Checkpoint
@@ -196,7 +196,7 @@ def _open_safetensors(file: Path) -> Iterator[tuple[str, _Stored]]:
 def _open_pickle(file: Path) -> Iterator[tuple[str, _Stored]]:
     import torch
 
-    tensors = _unpickled(file)
+    tensors = unpickled(file)
     if not isinstance(tensors, dict) or not tensors:
         raise CheckpointCorrupt(f"{file} holds no tensors by name.", AGAIN)
     for name, tensor in tensors.items():
@@ -204,27 +204,3 @@ def _open_pickle(file: Path) -> Iterator[tuple[str, _Stored]]:
             raise CheckpointCorrupt(f"{_short(str(name))} in {file} is not a tensor with a name.", AGAIN)
         dtype = str(tensor.dtype).removeprefix("torch.")
         yield name, _Stored(file, tuple(tensor.shape), dtype, tensor.detach().__getitem__)
-
-
-def _unpickled(file: Path) -> Any:
-    """Return the contents of a pickle of plain tensors, memory-mapped if the file's format allows it.
-
-    Raises CheckpointCorrupt for a damaged file, and CheckpointUnsafe for a pickle with other objects.
-    """
-    import pickle
-
-    import torch
-
-    try:
-        with contextlib.suppress(RuntimeError):  # the format before torch 1.6 can't be mapped
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "Weights only load failed" not in str(error):
-            raise CheckpointCorrupt(f"{file} is truncated or damaged.", AGAIN) from error
-        raise CheckpointUnsafe(
-            f"The pickle {file} holds something else than plain tensors; it was not run.",
-            "Convert it to safetensors where you trust it: model.save_pretrained(FOLDER).",
-        ) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise CheckpointCorrupt(f"{file} is truncated or damaged.", AGAIN) from error

@@ -288,7 +288,7 @@ def load_span_head(checkpoint: Checkpoint, own: Gliner, width: int) -> Head:
     """Return the head of a GLiNER whose encoder's states have `width`. Raises CheckpointCorrupt."""
     words, is_deep = Words(width, own.hidden, own.layers), own.span_mode == "markerV0"
     head = TokenHead(words, own.hidden) if own.by_tokens else SpanHead(words, own.hidden, own.width, is_deep)
-    return filled(head, checkpoint, _library_name)
+    return filled(head, checkpoint, library_name)
 
 
 def filled(head: Head, checkpoint: Checkpoint, name_of: Callable[[str], str]) -> Head:
@@ -300,7 +300,7 @@ def filled(head: Head, checkpoint: Checkpoint, name_of: Callable[[str], str]) ->
     return head.eval()
 
 
-def _library_name(name: str) -> str:
+def library_name(name: str) -> str:
     """Return gliner's name of a tensor of the head."""
     if name.startswith("words.lstm."):  # words.lstm.LAYER.weight_ih_l0_reverse
         layer, _, rest = name.removeprefix("words.lstm.").partition(".")

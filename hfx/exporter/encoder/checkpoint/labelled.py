@@ -63,6 +63,7 @@ class Gliner:
     marker_id: int = -1
     first_tokens: bool = True
     embeds_marker: bool = True
+    adds_markers: bool = False
 
     @property
     def by_tokens(self) -> bool:
@@ -90,6 +91,7 @@ def read_gliner(checkpoint: Checkpoint) -> Gliner:
         marker_id=number("class_token_index", usual.marker_id, MOST_TOKENS, least=-1),
         first_tokens=stated.get("subtoken_pooling", "first") == "first",
         embeds_marker=bool(stated.get("embed_ent_token", usual.embeds_marker)),
+        adds_markers=-1 in (stated.get("class_token_index", -1), stated.get("vocab_size", -1)),
     )
 
 

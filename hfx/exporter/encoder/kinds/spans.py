@@ -101,6 +101,16 @@ class Spans(Tokens):
     def last_step_settings(self, config: Config) -> Settings:
         return {"answers": "labelled_spans", "by_tokens": self.gliner.by_tokens}
 
+    def load_tokenizer(self, checkpoint: Checkpoint) -> Any:
+        """Return the tokenizer as gliner sets it up, with the markers if the checkpoint was saved without them."""
+        tokenizer = super().load_tokenizer(checkpoint)
+        for side in ("bos", "eos"):  # transformers 5 leaves them out for some tokenizers
+            if hasattr(tokenizer, f"add_{side}_token") and getattr(tokenizer, f"{side}_token_id") is not None:
+                setattr(tokenizer, f"add_{side}_token", True)
+        if self.gliner.adds_markers:
+            tokenizer.add_tokens(["[FLERT]", *self.gliner.markers], special_tokens=True)
+        return tokenizer
+
     def load_model(self, checkpoint: Checkpoint, tokenizer: Any) -> tuple[Any, torch.nn.Module | None]:
         from hfx.exporter.encoder.checkpoint.label_heads import load_span_head
 
