@@ -147,6 +147,7 @@ RETURN_NUM_OUTPUT_TOKENS = "return_num_output_tokens"
 INPUT_IDS = "input_ids"
 ATTENTION_MASK = "attention_mask"
 TOKEN_TYPE_IDS = "token_type_ids"
+LABEL_VECTORS = "label_vectors"  # of a bi-encoder, for the labels of a request
 ITEM_SHAPE = "item_shape"
 LOGITS = "logits"
 START_LOGITS = "start_logits"

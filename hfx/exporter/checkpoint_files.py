@@ -64,6 +64,7 @@ TOKENIZER_FILES = (
 TOKENIZERS = (
     *TOKENIZER_FILES, "merges.txt", "bpe.codes", "dict.txt", "tokenizer.model", "target.spm", "target_vocab.json",
 )  # fmt: skip
+LABELS_TOKENIZER = "labels_tokenizer"  # the folder of the second tokenizer of a GLiNER with two encoders
 # Fields of tokenizer_config.json with these endings make transformers open files outside the folder.
 PATH_FIELDS = ("_file", "_files", "_spm", "vocab", "merges")
 SAFE_WEIGHTS, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -85,7 +86,7 @@ def make_view(
     The tokenizer is that in the folder `base` if there is one. If `config` is given, it is the contents of config.json.
     Raises CheckpointCorrupt if a file is too large or no regular file, and StorageFull if there is no room.
     """
-    homes = dict.fromkeys((folder, *(path.parent for path in weights)))
+    homes = dict.fromkeys((folder, *(path.parent for path in weights), folder / LABELS_TOKENIZER))
     contents = {
         path.relative_to(folder): _content(path, most)
         for path, most in _small_files(homes, index_of(folder, weights))

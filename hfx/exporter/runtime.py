@@ -116,13 +116,14 @@ def why_no_openvino() -> str:
 class Timer:
     """Times files of an encoder with the token `inputs`, on sequences of at most `max_length` tokens.
 
-    `item_rank` is 1 for requests of one sequence, and 2 for those of several.
+    `item_rank` is 1 for requests of one sequence, and 2 for those of several. Labels have `vectors` of so many numbers.
     """
 
     inputs: tuple[str, ...]
     item_rank: int
     threads: int
     max_length: int
+    vectors: int = 0
 
     def choose(
         self, candidates: Mapping[Runtime, Candidate], added: Mapping[Runtime, float] = MappingProxyType({})
@@ -200,11 +201,13 @@ class Timer:
                 return f"Texts of {width} tokens do not fail. Pass --max-length {width}, or --exporter optimum."
         return "Short texts fail too. Pass --exporter optimum, and please report the architecture."
 
-    def _feed(self, rows: int, width: int) -> dict[str, NDArray[np.int32]]:
+    def _feed(self, rows: int, width: int) -> dict[str, NDArray[Any]]:
         # Any token id would do; the token type 0 exists in every model.
-        tokens = {
+        tokens: dict[str, NDArray[Any]] = {
             name: np.full(rows * width, 0 if name == names.TOKEN_TYPE_IDS else 1, np.int32) for name in self.inputs
         }
+        if self.vectors:
+            tokens[names.LABEL_VECTORS] = np.ones((rows, 1, self.vectors), np.float32)
         shape = [[width]] * rows if self.item_rank == 1 else [[1, width]] * rows
         return {**tokens, names.ITEM_SHAPE: np.array(shape, np.int32)}
 

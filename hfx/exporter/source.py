@@ -17,6 +17,7 @@ from typing import Any
 from hfx.errors import CheckpointCorrupt, CheckpointMissing, CheckpointUnsafe, CheckpointUnsupported, StorageFull
 from hfx.exporter.checkpoint_files import (
     CONFIGS,
+    LABELS_TOKENIZER,
     TOKENIZER_FILES,
     TOKENIZERS,
     find_weights,
@@ -52,6 +53,7 @@ HUB_CONFIG_PATTERNS = [*CONFIGS, *(OF_MODULES + name for name in CONFIGS), ADAPT
 HUB_PATTERNS = [
     *HUB_CONFIG_PATTERNS,
     *TOKENIZERS,
+    *(f"{LABELS_TOKENIZER}/{name}" for name in (*CONFIGS, *TOKENIZERS)),
     *(OF_MODULES + name for name in TOKENIZERS),
     "*.safetensors",
     "*.index.json",

@@ -12,20 +12,8 @@ Files = dict[str, Path]
 HERE = Path(__file__).resolve().parent
 
 _ENCODERS = (
-    *(
-        "checks",
-        "encoding",
-        "errors",
-        "inputs",
-        "labelled",
-        "long_texts",
-        "prompts",
-        "roles",
-        "rows",
-        "settings",
-        "templates",
-    ),
-    *("tokenizer_file", "windows"),
+    *("checks", "encoding", "errors", "inputs", "label_net", "labelled", "long_texts", "prompts", "roles", "rows"),
+    *("settings", "templates", "tokenizer_file", "windows"),
 )
 
 _LARGE = ("large_loads", "large_requests")

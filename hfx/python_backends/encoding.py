@@ -44,7 +44,7 @@ from .inputs import (
     settled,
     table,
 )
-from .labelled import LabelledEncoder, LabelledTextEncoder
+from .labelled import labelled_encoder
 from .long_texts import AS_BEFORE, Reading, Windows, refuse_cut
 from .prompts import prompts
 from .roles import RoleEncoder
@@ -346,7 +346,7 @@ def make_encoder(tokenizer_json: Path | str, settings: Settings) -> Encoder:
     """Return the encoder for a tokenizer file and settings, which need not be in a file yet."""
     tokenizer = open_tokenizer(tokenizer_json)
     if settings.labelled:
-        return (LabelledEncoder if settings.labelled.words else LabelledTextEncoder)(tokenizer, settings)
+        return labelled_encoder(tokenizer, settings, Path(tokenizer_json).parent)
     if settings.roles:
         texts = {name: _of_role(str(tokenizer_json), settings, role) for name, role in settings.roles.items()}
         return RoleEncoder(texts, settings)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence as Many
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from .inputs import (
     settled,
     table,
 )
+from .label_net import LabelNet
 from .long_texts import Reading, readings
 from .rows import SPECIAL, Row, RowEncoder, Sequence
 from .settings import Settings
@@ -60,10 +62,11 @@ class LabelledEncoder(RowEncoder):
 
     fields: tuple[str, ...] = (TEXT, LABELS)
 
-    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+    def __init__(self, tokenizer: Any, settings: Settings, folder: Path) -> None:
         super().__init__(tokenizer, settings)
         assert settings.labelled is not None
         self._labelled = settings.labelled
+        self._net = None if settings.labelled.markers else LabelNet(folder, settings.labelled.label_tokens)
         example = tokenizer.encode(["a"], is_pretokenized=True)
         own = [at for at, special in enumerate(example.special_tokens_mask) if not special]
         self._first, self._last = example.ids[: own[0]], example.ids[own[-1] + 1 :]
@@ -96,7 +99,8 @@ class LabelledEncoder(RowEncoder):
             raise ContextTooLong(TEXT, len(words), "words or more", len(windows[0]))
         if len(windows) > 1 and len(windows) * self.settings.max_length > reading.most:
             raise ContextTooLong(TEXT, len(windows) * self.settings.max_length, "tokens in its windows", reading.most)
-        return Row(tuple(self._sequence(prompt, window) for window in windows), 0 if whole else 1)
+        vectors = self._net.vectors(labels) if self._net else None
+        return Row(tuple(self._sequence(prompt, window) for window in windows), 0 if whole else 1, vectors)
 
     def _words(self, text: str, reading: Reading, room: int) -> tuple[list[Word], bool]:
         """Return the words of a text that have tokens, and whether these are all of its words."""
@@ -153,6 +157,8 @@ class LabelledEncoder(RowEncoder):
     def _make_prompt(self, labels: tuple[bytes, ...]) -> Prompt:
         """Return the tokens of the labels. Raises InvalidInput."""
         check_labels(labels, self._labelled.markers, self.settings.max_length)
+        if self._net:
+            return [], []
         marker, separator = self._labelled.markers
         ids, mask = list[int](), list[int]()
         for label in labels:
@@ -220,6 +226,13 @@ class LabelledTextEncoder(RowEncoder):
             mask[place + shift] = LABEL
         mask[text if self._labelled.reads_separator else 0] = WORD
         return mask
+
+
+def labelled_encoder(tokenizer: Any, settings: Settings, folder: Path) -> LabelledEncoder | LabelledTextEncoder:
+    """Return the encoder of a model that is labelled; `folder` has the net of its labels, if it has one."""
+    if settings.labelled is not None and settings.labelled.words:
+        return LabelledEncoder(tokenizer, settings, folder)
+    return LabelledTextEncoder(tokenizer, settings)
 
 
 def check_labels(labels: Many[bytes], markers: Many[str], max_length: int) -> None:

@@ -47,10 +47,14 @@ def sequence(encoding: Any, settings: Settings, places: NDArray[np.int32] | None
 
 @dataclass(frozen=True)
 class Row:
-    """The encoding of one row of a request: its sequences, and how many tokens, at least, were left out."""
+    """The encoding of one row of a request: its sequences, and how many tokens, at least, were left out.
+
+    A row for a bi-encoder has the `vectors` of its labels [labels, numbers].
+    """
 
     sequences: tuple[Sequence, ...]
     truncated_tokens: int
+    vectors: NDArray[np.float32] | None = None
 
 
 class RowEncoder:
@@ -92,15 +96,16 @@ def tensors(requests: Many[Many[Row]], settings: Settings) -> list[dict[str, NDA
     Requests of one shape get parts of the same arrays: 64 texts of 19 tokens take 0.21 ms this way, and 0.38 ms one by
     one.
     """
-    groups: dict[tuple[int, int], list[int]] = {}
+    groups: dict[tuple[int, int, int], list[int]] = {}
     for at, rows in enumerate(requests):
         longest = max(len(sequence.ids) for row in rows for sequence in row.sequences)
         count = max(len(row.sequences) for row in rows)
         larger = bisect_left(settings.widths, longest)
         width = settings.widths[larger] if larger < len(settings.widths) else longest
-        groups.setdefault((count, width), []).append(at)
+        labels = max(0 if row.vectors is None else len(row.vectors) for row in rows)
+        groups.setdefault((count, width, labels), []).append(at)
     made: list[dict[str, NDArray[Any]]] = [{}] * len(requests)
-    for (count, width), members in groups.items():
+    for (count, width, _), members in groups.items():
         whole, start = _fill([row for at in members for row in requests[at]], count, width, settings), 0
         for at in members:
             end = start + len(requests[at])
@@ -109,11 +114,11 @@ def tensors(requests: Many[Many[Row]], settings: Settings) -> list[dict[str, NDA
     return made
 
 
-def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[str, NDArray[np.int32]]:
+def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[str, NDArray[Any]]:
     shape = len(rows), count, width
     ids = np.full(shape, settings.pad_id, np.int32)
     mask = np.zeros(shape, np.int32)
-    arrays = {"input_ids": ids, "attention_mask": mask}
+    arrays: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
     types = places = None
     if "token_type_ids" in settings.inputs:
         types = arrays["token_type_ids"] = np.full(shape, settings.pad_type_id, np.int32)
@@ -137,5 +142,8 @@ def _fill(rows: Many[Row], count: int, width: int, settings: Settings) -> dict[s
         mask[:, :, 0] = np.maximum(mask[:, :, 0], 1)
         counts = [[len(sequence.ids) for sequence in row.sequences] for row in rows]
         arrays["window_tokens"] = np.array([row + [0] * (count - len(row)) for row in counts], np.int32)
+    vectors = [row.vectors for row in rows if row.vectors is not None]
+    if vectors:
+        arrays["label_vectors"] = np.stack(vectors)
     arrays["truncated_tokens"] = np.array([[row.truncated_tokens] for row in rows], np.int32)
     return arrays

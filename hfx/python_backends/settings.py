@@ -73,7 +73,8 @@ class Labelled:
     the model `embeds_marker`; otherwise the token behind it does. Models that find entities read at most `words` words
     in a window; the first token of a word stands for it, or the last one. Models that classify a text have no `words`.
     A label's tokens are `averaged` in some of them. The separator stands for the text if the model `reads_separator`;
-    otherwise the first token does.
+    otherwise the first token does. The labels of a model without `markers` go through a net of their own, which reads
+    `label_tokens` of each.
     """
 
     markers: Annotated[tuple[str, ...], strings(MOST_INPUTS, LONGEST_NAME)]
@@ -82,6 +83,7 @@ class Labelled:
     first_tokens: Annotated[bool, boolean] = True
     averaged: Annotated[bool, boolean] = False
     reads_separator: Annotated[bool, boolean] = False
+    label_tokens: Annotated[int, integer(0)] = 0
 
     def __post_init__(self) -> None:
         for name, check in annotated(type(self)).items():

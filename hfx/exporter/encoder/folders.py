@@ -34,7 +34,9 @@ TRUNCATED = TensorSpec(names.TRUNCATED_TOKENS, "TYPE_INT32", (1,))
 
 def token_inputs(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[TensorSpec, ...]:
     """Return the tensors that the tokenizer passes to the net, with the dims [width] or [sequences, width]."""
-    return tuple(TensorSpec(name, "TYPE_INT32", (-1,) * plan.kind.item_rank) for name in inputs)
+    dims = (-1,) * plan.kind.item_rank
+    vectors = TensorSpec(names.LABEL_VECTORS, "TYPE_FP32", (-1, plan.kind.vectors))
+    return tuple(vectors if name == vectors.name else TensorSpec(name, "TYPE_INT32", dims) for name in inputs)
 
 
 def public_outputs(plan: EncoderPlan) -> tuple[TensorSpec, ...]:
@@ -142,7 +144,7 @@ def write_net(plan: EncoderPlan, folder: Path, inputs: tuple[str, ...], nets: Ma
         name=plan.name + names.NET_SUFFIX,
         backend="onnxruntime",
         max_batch_size=plan.max_batch_size,
-        inputs=tuple(replace(spec, ragged=True) for spec in token_inputs(plan, inputs)),
+        inputs=tuple(replace(spec, ragged=spec.data_type == "TYPE_INT32") for spec in token_inputs(plan, inputs)),
         outputs=plan.net_outputs,
         item_shapes={names.ITEM_SHAPE: names.INPUT_IDS},
         batching=True,
@@ -202,8 +204,9 @@ def _width_warmups(plan: EncoderPlan, inputs: tuple[str, ...]) -> tuple[Warmup, 
     Without them, the first request of each shape would wait until the shape is prepared.
     """
     lead = (1,) * (plan.kind.item_rank - 1)
+    one = {name: WarmupInput("TYPE_FP32", (1, plan.kind.vectors)) for name in inputs if name == names.LABEL_VECTORS}
     widths = [width for width in plan.widths if width <= LONGEST_WARMUP or width == plan.widths[-1]]
     return tuple(
-        Warmup(f"width {width}", {name: WarmupInput("TYPE_INT32", (*lead, width)) for name in inputs})
+        Warmup(f"width {width}", {name: WarmupInput("TYPE_INT32", (*lead, width)) for name in inputs} | one)
         for width in widths
     )

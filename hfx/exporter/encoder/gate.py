@@ -177,10 +177,19 @@ def make_reference(
     The export changes the model's outputs by `change`.
     """
     encoded = model.encode(requests)
-    outputs = forward(checkpoint, encoded, inputs, model.layout.outputs, model.token_outputs, pooler)
+    read = _with_own_vectors(requests, encoded, pooler)
+    outputs = forward(checkpoint, read, inputs, model.layout.outputs, model.token_outputs, pooler)
     outputs = change(outputs)
     answers = [model.answer(r, e, o) for r, e, o in zip(requests, encoded, outputs, strict=True)]
     return Reference(requests, encoded, outputs, answers)
+
+
+def _with_own_vectors(requests: Sequence[Request], encoded: Sequence[Tensors], pooler: Any) -> list[Tensors]:
+    """Return `encoded` with the vectors that the checkpoint's own encoder of labels gives, if it has one."""
+    if getattr(pooler, "labels", None) is None:
+        return list(encoded)
+    own = [pooler.labels.vectors(request[names.CANDIDATE_LABELS])[None] for request in requests]
+    return [{**each, names.LABEL_VECTORS: vectors} for each, vectors in zip(encoded, own, strict=True)]
 
 
 def forward(
@@ -202,14 +211,15 @@ def forward(
     for index, request in enumerate(requests):
         mask = request[names.ATTENTION_MASK]
         for place in np.ndindex(mask.shape[:-1]):
-            labels = int(np.count_nonzero(mask[place] == LABEL))
+            vectors = requests[index].get(names.LABEL_VECTORS)
+            labels = int(np.count_nonzero(mask[place] == LABEL)) if vectors is None else vectors.shape[1]
             by_length[int(np.count_nonzero(mask[place])), labels].append((index, place))
     results: list[Tensors] = [{} for _ in requests]
     passed = 0  # the length of the longest text so far that the model has answered, in tokens
     for (length, _), members in counted(sorted(by_length.items()), "lengths of texts"):
         size = max(1, TOKENS_A_FORWARD // max(1, length))
         for chunk in (members[start : start + size] for start in range(0, len(members), size)):
-            feed = {name: np.stack([requests[i][name][place][:length] for i, place in chunk]) for name in inputs}
+            feed = {name: np.stack([_cell(requests[i], name, place, length) for i, place in chunk]) for name in inputs}
             for name, rows in _run(model, feed, outputs, pooler, passed).items():
                 for (index, place), row in zip(chunk, rows, strict=True):
                     lead = requests[index][names.ATTENTION_MASK].shape
@@ -220,13 +230,21 @@ def forward(
     return results
 
 
+def _cell(request: Tensors, name: str, place: tuple[int, ...], length: int) -> NDArray[Any]:
+    """Return the input `name` of one sequence: its first `length` tokens, or the vectors of the labels of its row."""
+    value: NDArray[Any] = request[name][place[0]] if name == names.LABEL_VECTORS else request[name][place][:length]
+    return value
+
+
 def _run(
     model: torch.nn.Module, flat: Tensors, outputs: Sequence[str], pooler: torch.nn.Module | None, passed: int
 ) -> Tensors:
     """Return the outputs for texts of one length; texts of up to `passed` tokens have succeeded before."""
     import torch
 
-    feed = {name: torch.from_numpy(value.astype(np.int64)) for name, value in flat.items()}
+    more = [torch.from_numpy(flat[name]) for name in (names.LABEL_VECTORS,) if name in flat]
+    tokens = {name: value.astype(np.int64) for name, value in flat.items() if name != names.LABEL_VECTORS}
+    feed = {name: torch.from_numpy(value) for name, value in tokens.items()}
     mask = feed[names.ATTENTION_MASK]
     feed[names.ATTENTION_MASK] = mask.clamp(0, 1)  # 2: attended to, not pooled; -1: not attended to
     rows, length = feed[names.INPUT_IDS].shape
@@ -249,7 +267,7 @@ def _run(
             ) from error
         if pooler is None:
             return {name: getattr(result, name).float().numpy() for name in outputs}
-        vectors = pooler(getattr(result, str(pooler.reads)).float(), mask)
+        vectors = pooler(getattr(result, str(pooler.reads)).float(), mask, *more)
         looked_up: Any = pooler.look_up
         return {outputs[0]: (vectors + looked_up(feed[names.INPUT_IDS], mask)).numpy()}
 

@@ -51,7 +51,7 @@ class EncoderArtefacts(Artefacts):
 
     def timer(self, plan: EncoderPlan) -> Timer:
         """Return the timer of the net's files."""
-        return Timer(self.inputs, plan.kind.item_rank, plan.threads, plan.max_length)
+        return Timer(self.inputs, plan.kind.item_rank, plan.threads, plan.max_length, plan.kind.vectors)
 
     def published(self, plan: EncoderPlan) -> EncoderPlan:
         """Return the plan with the precisions of the nets that are published."""

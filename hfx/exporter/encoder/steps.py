@@ -67,6 +67,8 @@ def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArte
     """Write everything but the ONNX files: configurations, tokenizer, Python backends."""
     folders.write_ensemble(plan, artefacts.staging, artefacts.inputs)
     folders.write_tokenizer(plan, artefacts.staging, artefacts.inputs, artefacts.tokenizer, artefacts.compiled)
+    if (labels := getattr(artefacts.pooler, "labels", None)) is not None:
+        labels.write(artefacts.staging.root / (plan.name + names.TOKENIZE_SUFFIX) / "1")
     folders.write_net(plan, artefacts.net_folder(plan).parent, artefacts.inputs, artefacts.nets)
     folders.write_postprocess(plan, artefacts.staging, artefacts.tokenizer)
     return artefacts

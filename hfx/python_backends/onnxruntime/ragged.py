@@ -323,10 +323,11 @@ def _feeds(session: Session, layout: Layout, feeds: Sequence[Feed], rows: int) -
     joined = _joined(feeds)
     if _is_cut(layout, joined):
         for row in range(rows):
-            yield [_feed(layout, [part]) for part in _sequences(joined, row, session.most_rows)], 1
+            yield [_feed(layout, [part]) for part in _sequences(layout, joined, row, session.most_rows)], 1
         return
     start = 0
-    for size in _sizes(rows, max(array[0].size for array in joined.values()), session.most_rows):
+    widest = max(joined[name][0].size for name in layout.ragged)
+    for size in _sizes(rows, widest, session.most_rows):
         part = joined if size == rows else {name: array[start : start + size] for name, array in joined.items()}
         yield [_feed(layout, [part])], size
         start += size
@@ -334,16 +335,18 @@ def _feeds(session: Session, layout: Layout, feeds: Sequence[Feed], rows: int) -
 
 def _is_cut(layout: Layout, joined: Feed) -> bool:
     """Whether a row has several sequences, [rows, sequences, width], and too many elements for one run."""
-    arrays = joined.values()
-    return joined.keys() <= layout.ragged and all(each.ndim == 3 and each[0].size > MAX_ELEMENTS for each in arrays)
+    arrays = [joined[name] for name in joined.keys() & layout.ragged]
+    known = joined.keys() <= layout.ragged | {"label_vectors"}
+    return known and all(each.ndim == 3 and each[0].size > MAX_ELEMENTS for each in arrays)
 
 
-def _sequences(joined: Feed, row: int, most: int) -> Iterator[Feed]:
-    """Yield the sequences of a row in parts."""
-    _, sequences, width = next(iter(joined.values())).shape
+def _sequences(layout: Layout, joined: Feed, row: int, most: int) -> Iterator[Feed]:
+    """Yield the sequences of a row in parts, each with the whole of its other inputs."""
+    _, sequences, width = next(joined[name] for name in layout.ragged).shape
     start = 0
     for size in _sizes(sequences, width, most, PART_ELEMENTS):
-        yield {name: array[row : row + 1, start : start + size] for name, array in joined.items()}
+        own = {name: array[row : row + 1] for name, array in joined.items()}
+        yield own | {name: own[name][:, start : start + size] for name in layout.ragged}
         start += size
 
 

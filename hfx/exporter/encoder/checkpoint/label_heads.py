@@ -24,12 +24,14 @@ from hfx.python_backends.labelled import LABEL, WORD
 class Head(nn.Module):
     """The base class of heads: a pooler (pooling.py) of the encoder's hidden states [rows, tokens, hidden].
 
-    `axes` names the dynamic axes of the output.
+    `axes` names the dynamic axes of the output. The heads of bi-encoders also get the vectors of labels
+    [rows, labels, numbers], which `labels` makes of their texts.
     """
 
     reads: ClassVar[str] = HIDDEN_STATE
     has_masks: ClassVar[bool] = True
     table: ClassVar[None] = None
+    labels: Any = None
     axes: ClassVar[dict[int, str]]
 
     def look_up(self, ids: torch.Tensor, mask: torch.Tensor) -> float:
@@ -116,8 +118,10 @@ class Words(nn.Module):
             nn.LSTM(hidden, hidden // 2, batch_first=True, bidirectional=True) for _ in range(layers)
         )
 
-    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the words, the number of words of each row [rows, 1], and the labels."""
+    def forward(
+        self, states: torch.Tensor, mask: torch.Tensor, vectors: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the words, the number of words of each row [rows, 1], and the labels: `vectors` if they are given."""
         hidden = self.projection(states)
         places, count = places_of(mask, WORD)
         is_word = torch.arange(mask.shape[1])[None] < count
@@ -126,7 +130,7 @@ class Words(nn.Module):
             assert isinstance(layer, nn.LSTM)
             words = both_ways(layer, words, count[:, 0].clamp(min=1))
             words = words * is_word[:, :, None].to(hidden.dtype)
-        return words, count, labels_of(hidden, mask)
+        return words, count, labels_of(hidden, mask) if vectors is None else vectors
 
 
 def _onnx_weights(layer: Any) -> list[torch.Tensor]:
@@ -161,9 +165,9 @@ class SpanHead(Head):
         self.out_project: Any = perceptron(2 * hidden, 4 * hidden, hidden) if is_deep else nn.Linear(2 * hidden, hidden)
         self.prompt = perceptron(hidden, 4 * hidden, hidden)
 
-    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the scores for the encoder's `states` and the attention mask."""
-        words, count, labels = self.words(states, mask)
+    def forward(self, states: torch.Tensor, mask: torch.Tensor, vectors: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the scores for the encoder's `states`, the attention mask and, of a bi-encoder, the labels."""
+        words, count, labels = self.words(states, mask, vectors)
         starts, ends = self.project_start(words), self.project_end(words)
         ends = torch.stack(following(ends, self.width), 2)
         spans = torch.cat([starts[:, :, None].expand_as(ends), ends], -1).relu()
@@ -205,9 +209,9 @@ class FoldedSpans(nn.Module):
         self.of_label = _linear(last.weight.detach().T.contiguous()) if last else nn.Identity()
         self.offset = nn.Parameter(last.bias.detach()) if last else None
 
-    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the scores for the encoder's `states` and the attention mask."""
-        words, count, labels = self.words(states, mask)
+    def forward(self, states: torch.Tensor, mask: torch.Tensor, vectors: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the scores for the encoder's `states`, the attention mask and, of a bi-encoder, the labels."""
+        words, count, labels = self.words(states, mask, vectors)
         starts = self.of_start(self.project_start(words).relu())
         ends = self.of_end(self.project_end(words).relu())
         prompts = self.prompt(labels)
@@ -245,9 +249,9 @@ class TokenHead(Head):
             nn.Linear(3 * hidden, 4 * hidden), nn.Dropout(), nn.ReLU(), nn.Linear(4 * hidden, 3)
         )
 
-    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the scores for the encoder's `states` and the attention mask."""
-        words, count, labels = self.words(states, mask)
+    def forward(self, states: torch.Tensor, mask: torch.Tensor, vectors: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the scores for the encoder's `states`, the attention mask and, of a bi-encoder, the labels."""
+        words, count, labels = self.words(states, mask, vectors)
         of_words, of_labels = self.proj_token(words)[:, :, None], self.proj_label(labels)[:, None]
         shape = (*of_words.shape[:2], of_labels.shape[2], of_words.shape[3])
         (word, word_factor), (label, label_factor) = (x.expand(shape).chunk(2, -1) for x in (of_words, of_labels))
@@ -273,9 +277,9 @@ class FoldedTokens(nn.Module):
             _linear(of_both),
         )
 
-    def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the scores for the encoder's `states` and the attention mask."""
-        words, count, labels = self.words(states, mask)
+    def forward(self, states: torch.Tensor, mask: torch.Tensor, vectors: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the scores for the encoder's `states`, the attention mask and, of a bi-encoder, the labels."""
+        words, count, labels = self.words(states, mask, vectors)
         word, word_factor = self.proj_token(words).chunk(2, -1)
         label, label_factor = self.proj_label(labels).chunk(2, -1)
         both = self.of_both(word_factor[:, :, None] * label_factor[:, None])
@@ -286,7 +290,7 @@ class FoldedTokens(nn.Module):
 
 def load_span_head(checkpoint: Checkpoint, own: Gliner, width: int) -> Head:
     """Return the head of a GLiNER whose encoder's states have `width`. Raises CheckpointCorrupt."""
-    words, is_deep = Words(width, own.hidden, own.layers), own.span_mode == "markerV0"
+    words, is_deep = Words(width, own.hidden, 0 if own.labels_config else own.layers), own.span_mode == "markerV0"
     head = TokenHead(words, own.hidden) if own.by_tokens else SpanHead(words, own.hidden, own.width, is_deep)
     return filled(head, checkpoint, library_name)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
+from hfx.exporter.checkpoint_files import LABELS_TOKENIZER
 from hfx.exporter.config_file import LABELLED, whole_number
 from hfx.exporter.source import Checkpoint
 
 # Before the names of the encoder's tensors, in GLiNER and in GLiClass.
 SPANS_ENCODER, TEXT_ENCODER = "token_rep_layer.bert_layer.model.", "model.encoder_model."
+LABELS_ENCODER = "token_rep_layer.labels_encoder.model."  # the same of a bi-encoder's encoder of labels
 # What a field must be, its default, and what other values stand for.
 OF_GLINER: Mapping[str, tuple[tuple[Any, ...], Any, str]] = {
-    "labels_encoder": ((None,), None, "a second encoder for the labels"),
     "labels_decoder": ((None,), None, "a decoder that writes labels"),
     "relations_layer": ((None,), None, "relations between entities"),
     "decoder_config": ((None,), None, "a decoder that reads a stream"),
@@ -52,7 +53,10 @@ MOST_TOKENS = 100_000_000
 
 @dataclass(frozen=True)
 class Gliner:
-    """What gliner_config.json says: the sizes of the head, and how texts and labels are read."""
+    """What gliner_config.json says: the sizes of the head, and how texts and labels are read.
+
+    `labels_config` is the configuration of a bi-encoder's net for the labels; empty if they are read with the text.
+    """
 
     hidden: int = 512
     width: int = 12
@@ -64,6 +68,7 @@ class Gliner:
     first_tokens: bool = True
     embeds_marker: bool = True
     adds_markers: bool = False
+    labels_config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def by_tokens(self) -> bool:
@@ -76,6 +81,14 @@ def read_gliner(checkpoint: Checkpoint) -> Gliner:
     stated, file = checkpoint.config[LABELLED], checkpoint.folder / "gliner_config.json"
     fix = "Export a uni-encoder model such as gliner_small-v2.1 or gliner_multi_pii-v1, or use gliner itself."
     _refuse_others(file, stated, OF_GLINER, fix)
+
+    is_bi_encoder = stated.get("labels_encoder") is not None
+    labels = stated.get("labels_encoder_config")
+    if is_bi_encoder and not (isinstance(labels, dict) and (checkpoint.folder / LABELS_TOKENIZER).is_dir()):
+        raise CheckpointUnsupported(
+            f"{checkpoint.folder} lacks the configuration or the tokenizer of the labels' encoder.",
+            "Save it again: GLiNER.from_pretrained(MODEL).save_pretrained(FOLDER) of gliner 0.2.29 or later.",
+        )
 
     def number(field: str, default: int, most: int, least: int = 1) -> int:
         return whole_number(file, {field: default} | stated, field, most, least)
@@ -91,7 +104,8 @@ def read_gliner(checkpoint: Checkpoint) -> Gliner:
         marker_id=number("class_token_index", usual.marker_id, MOST_TOKENS, least=-1),
         first_tokens=stated.get("subtoken_pooling", "first") == "first",
         embeds_marker=bool(stated.get("embed_ent_token", usual.embeds_marker)),
-        adds_markers=-1 in (stated.get("class_token_index", -1), stated.get("vocab_size", -1)),
+        labels_config=labels if is_bi_encoder and labels else {},
+        adds_markers=not is_bi_encoder and -1 in (stated.get("class_token_index", -1), stated.get("vocab_size", -1)),
     )
 
 
@@ -148,7 +162,7 @@ def _refuse_others(
     file: Path, stated: Mapping[str, Any], required: Mapping[str, tuple[tuple[Any, ...], Any, str]], fix: str
 ) -> None:
     """Raise CheckpointUnsupported for a field of `required` with a value that hfx does not export."""
-    for field, (allowed, default, meaning) in required.items():
-        if (value := stated.get(field, default)) not in allowed:
-            message = f"{field} in {file} is {str(value)[:50]!r}: hfx does not export {meaning}."
+    for name, (allowed, default, meaning) in required.items():
+        if (value := stated.get(name, default)) not in allowed:
+            message = f"{name} in {file} is {str(value)[:50]!r}: hfx does not export {meaning}."
             raise CheckpointUnsupported(message, fix)

@@ -284,6 +284,12 @@ def _token(hidden: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     return hidden.gather(1, at.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])).squeeze(1)
 
 
+def token_sum(weights: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """Return the sums [rows, hidden] of tokens by `weights` [rows, tokens], in the same order in any batch."""
+    total: torch.Tensor = _operators().token_sum(weights, hidden)
+    return total
+
+
 @functools.cache
 def _operators() -> SimpleNamespace:
     """Return torch functions that become hfx's operators in a trace."""

@@ -124,7 +124,7 @@ def build_graph(
             "hfx exports models that read token ids, an attention mask and token types.",
         )
     if pooler is not None:
-        append_pooling(graph, pooler, read[0], names.ATTENTION_MASK, outputs[0].name)
+        append_pooling(graph, pooler, read[0], names.ATTENTION_MASK, outputs[0].name, kind.vectors)
     _keep_outputs(graph, outputs)
     padding = {names.INPUT_IDS: pad_id, names.ATTENTION_MASK: 0, names.TOKEN_TYPE_IDS: 0}
     table: Any = None if pooler is None else pooler.table

@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfx.exporter.quiet import quiet_libraries
+from hfx.names import LABEL_VECTORS
 
 if TYPE_CHECKING:
     import onnx
     import torch
 
 PREFIX = "hfx.pooling."
-TRACED = 2, 11  # rows and tokens of the traced example
+TRACED, SOME_LABELS = (2, 11), 3  # rows and tokens of the traced example, and labels
 OPSET = 18
 
 
-def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str, mask: str, output: str) -> None:
+def append_pooling(
+    model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str, mask: str, output: str, vectors: int = 0
+) -> None:
     """Replace all outputs of `model` by `output` `[batch, width]`, pooled from `hidden` `[batch, tokens, hidden]`.
 
-    For vectors of tokens, `output` is `[batch, tokens, width]`, with zeros at padding.
+    For vectors of tokens, `output` is `[batch, tokens, width]`, with zeros at padding. If labels have `vectors` of so
+    many numbers, they become an input `[batch, labels, vectors]`.
 
     `mask` is the name of the graph's attention mask, `[batch, tokens]` int64. The nodes of the model itself see 1 where
     the mask is 2, and 0 where it is -1.
@@ -38,8 +42,15 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
 
     (value,) = (value for value in model.graph.output if value.name == hidden)
     states = torch.ones(*TRACED, value.type.tensor_type.shape.dim[-1].dim_value)
-    example = states, torch.ones(TRACED, dtype=torch.int64)
+    example: tuple[torch.Tensor, ...] = states, torch.ones(TRACED, dtype=torch.int64)
     names = {"hidden": hidden, "mask": mask, "pooled": output}
+    dynamic = {"hidden": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}}
+    if vectors:
+        example = *example, torch.ones(TRACED[0], SOME_LABELS, vectors)
+        names[LABEL_VECTORS] = LABEL_VECTORS
+        dynamic[LABEL_VECTORS] = {0: "rows", 1: "labels"}
+        of_labels: list[str | int] = ["rows", "labels", vectors]
+        model.graph.input.append(helper.make_tensor_value_info(LABEL_VECTORS, TensorProto.FLOAT, of_labels))
     with torch.no_grad(), quiet_libraries(), tempfile.TemporaryDirectory(prefix="hfx-export-") as folder:
         file = Path(folder) / "pooling.onnx"
         pooled = pooler(*example)
@@ -48,9 +59,9 @@ def append_pooling(model: onnx.ModelProto, pooler: torch.nn.Module, hidden: str,
             getattr(pooler, "folded", lambda: pooler)(),
             example,
             str(file),
-            input_names=["hidden", "mask"],
+            input_names=[*dynamic],
             output_names=["pooled"],
-            dynamic_axes={"hidden": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}, "pooled": axes},
+            dynamic_axes=dynamic | {"pooled": axes},
             opset_version=OPSET,
             custom_opsets={DOMAIN: 1},
             dynamo=False,

@@ -100,11 +100,12 @@ def flatten_inputs(
 ) -> None:
     """Rewrite `model` in place: each input in `padding`, `[rows, width]` int64, becomes flat `[tokens]` int32.
 
-    `padding` maps each input name to the value of its padding positions. `item_shape` `[rows, item_rank]` int32 becomes
-    a further input: a row's width (rank 1), or its number of sequences and their width (rank 2). With rank 2, the
-    original graph sees `[rows x sequences, width]`, and the first axis of each output is split into
-    `[rows, sequences]`. With a `table` [vocabulary], the original graph sees only the rows of documents. The output for
-    a query, whose mask is 2, has the table's number at the place of each of its tokens.
+    Other inputs have a value for each row, and stay as they are. `padding` maps each input name to the value of its
+    padding positions. `item_shape` `[rows, item_rank]` int32 becomes a further input: a row's width (rank 1), or its
+    number of sequences and their width (rank 2). With rank 2, the original graph sees `[rows x sequences, width]`, and
+    the first axis of each output is split into `[rows, sequences]`. With a `table` [vocabulary], the original graph
+    sees only the rows of documents. The output for a query, whose mask is 2, has the table's number at the place of
+    each of its tokens.
     """
     graph = model.graph
     front = NodeList(PREFIX)
@@ -113,8 +114,14 @@ def flatten_inputs(
     starts = front.add("Sub", [ends, lengths], "starts")
     computed = (lengths, starts, widest) if table is None else _documents(front, lengths, starts)
     index, real = _gather_plan(front, *computed)
-    for value in graph.input:
-        name = value.name
+    others = [value for value in graph.input if value.name not in padding]
+    if others and item_rank == 2:  # the original graph sees the value of a row once for each of its sequences
+        size = front.add("Size", [lengths], "size")
+        order = front.add("Range", [front.const("zero", 0), size, front.const("one", 1)], "order_of_sequences")
+        owners = front.add("Div", [order, most], "owners")
+        for value in others:
+            rename(graph.node, value.name, front.add("Gather", [value.name, owners], "input." + value.name, axis=0))
+    for name in padding:
         gathered = front.add("Gather", [name, index], name + ".gathered", axis=0)
         fill = front.const(name + ".padding", np.int32(padding[name]))
         padded = front.add("Where", [real, gathered, fill], name + ".padded")
@@ -122,8 +129,8 @@ def flatten_inputs(
     back = _split_rows(graph, front, most) if item_rank == 2 else []
     if table is not None:
         back = _look_up(graph, np.asarray(table, np.float32), lengths, starts, widest)
-    names = [value.name for value in graph.input]
-    assign(graph.input, [helper.make_tensor_value_info(name, TensorProto.INT32, ["tokens"]) for name in names])
+    flat = [helper.make_tensor_value_info(name, TensorProto.INT32, ["tokens"]) for name in padding]
+    assign(graph.input, [*flat, *others])
     graph.input.append(helper.make_tensor_value_info(ITEM_SHAPE, TensorProto.INT32, ["rows", item_rank]))
     assign(graph.node, [*front.nodes, *graph.node, *back])
     graph.initializer.extend(front.constants.values())

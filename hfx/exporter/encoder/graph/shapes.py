@@ -87,7 +87,7 @@ def batch_of(graph: onnx.GraphProto, rows: int, sequences: int, width: int) -> d
     item = next((value for value in graph.input if value.name == ITEM_SHAPE), None)
     of_sequences = item is not None and item.type.tensor_type.shape.dim[1].dim_value == 2
     shape = [sequences, width] if of_sequences else [width]
-    sizes = {"rows": rows, "tokens": rows * int(np.prod(shape))}
+    sizes = {"rows": rows, "tokens": rows * int(np.prod(shape)), "labels": sequences}
     feed: dict[str, NDArray[np.generic]] = {}
     for value in graph.input:
         tensor = value.type.tensor_type

@@ -104,6 +104,7 @@ class EncoderKind(ABC):
     plain_name: ClassVar[str] = ""
     prefix: ClassVar[str] = ""
     net_parameters: ClassVar[Mapping[str, str]] = {}
+    vectors: ClassVar[int] = 0
     auto_class: str
     headless: bool = False
     omitted: frozenset[str] = frozenset()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfx import names
+from hfx.exporter.checkpoint_files import LABELS_TOKENIZER
+from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.checkpoint.architectures import TEXT_ENCODERS
 from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER, Gliner, check_markers, read_gliner
 from hfx.exporter.encoder.kinds.embedder import TEXT_ENCODER as ENCODER_ONLY
@@ -52,7 +54,6 @@ class Spans(Tokens):
     )
     why_python: ClassVar[tuple[str, ...]] = ("labels of a request",)
     prefix: ClassVar[str] = SPANS_ENCODER
-    net_parameters: ClassVar[Mapping[str, str]] = {LABEL_MASK: str(LABEL)}
     pooler_tensors: ClassVar[tuple[str, ...]] = (
         "rnn.",
         "span_rep_layer.",
@@ -82,6 +83,16 @@ class Spans(Tokens):
         return longest_sequence(checkpoint, super().longest_input(checkpoint))
 
     @property
+    def net_parameters(self) -> Mapping[str, str]:  # type: ignore[override]
+        """The parameter that keeps rows with other numbers of labels apart; vectors of labels have a shape."""
+        return {} if self.gliner.labels_config else {LABEL_MASK: str(LABEL)}
+
+    @property
+    def vectors(self) -> int:  # type: ignore[override]
+        """How many numbers the vector of a label has; 0 if labels are read with the text."""
+        return self.gliner.hidden if self.gliner.labels_config else 0
+
+    @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         text, *options = super().inputs
         return (text, TensorSpec(names.CANDIDATE_LABELS, "TYPE_STRING", (-1,), ragged=True), *options)
@@ -93,9 +104,11 @@ class Spans(Tokens):
 
     def reader_settings(self, checkpoint: Checkpoint, tokenizer: Any, max_length: int) -> Settings:
         own = self.gliner
-        check_markers(checkpoint, tokenizer, {own.markers[0]: own.marker_id})
-        reading = {"markers": list(own.markers), "words": own.words}
-        reading |= {"first_tokens": own.first_tokens, "embeds_marker": own.embeds_marker}
+        if not own.labels_config:
+            check_markers(checkpoint, tokenizer, {own.markers[0]: own.marker_id})
+        longest = min(tokenizer_limit(checkpoint.folder / LABELS_TOKENIZER) or LONGEST, LONGEST)
+        reading: Settings = {"words": own.words, "first_tokens": own.first_tokens, "embeds_marker": own.embeds_marker}
+        reading |= {"markers": [], "label_tokens": longest} if own.labels_config else {"markers": list(own.markers)}
         return {**super().reader_settings(checkpoint, tokenizer, max_length), "labelled": reading}
 
     def last_step_settings(self, config: Config) -> Settings:
@@ -115,7 +128,12 @@ class Spans(Tokens):
         from hfx.exporter.encoder.checkpoint.label_heads import load_span_head
 
         model, _ = super().load_model(checkpoint, tokenizer)
-        return model, load_span_head(checkpoint.home, self.gliner, width(checkpoint.config))
+        head = load_span_head(checkpoint.home, self.gliner, width(checkpoint.config))
+        if self.gliner.labels_config:
+            from hfx.exporter.encoder.label_net import LabelsEncoder
+
+            head.labels = LabelsEncoder.load(checkpoint.home, self.gliner)
+        return model, head
 
     def samples(self, texts: Sequence[str]) -> list[Request]:
         """Return each text with two to six labels, so that rows with different numbers of labels share a batch."""
@@ -137,6 +155,7 @@ class Spans(Tokens):
         """
         marker, separator = self.gliner.markers
         prompt = [each for label in request[names.CANDIDATE_LABELS] for each in (marker, label)] + [separator]
+        prompt = [] if self.gliner.labels_config else prompt
         words = [*prompt, *WORDS.findall(request[names.TEXT_INPUT])[: self.gliner.words]]
         encoding = tokenizer(words, is_split_into_words=True, verbose=False)
         ids, owners = list(encoding["input_ids"]), encoding.word_ids()
