@@ -44,10 +44,10 @@ from .rows import SPECIAL, Row, RowEncoder, Sequence
 from .settings import Settings
 from .windows import CONTEXT_BYTES
 
-# Masks: of the token whose state stands for a word (or the text), of that which stands for a label, and of the others
-# of a label whose mean does. All other tokens have 1.
-WORD, LABEL, MORE = 2, 3, 4
-TEXT, LABELS, THRESHOLD = "text_input", "candidate_labels", "threshold"
+# Masks: of the token whose state stands for a word (or the text), of that which stands for a label, of the others of a
+# label whose mean does, and of the others of the text. All other tokens have 1.
+WORD, LABEL, MORE, TEXT = 2, 3, 4, 5
+TEXT_INPUT, LABELS, THRESHOLD = "text_input", "candidate_labels", "threshold"
 MOST_LABELS = 100
 CACHED = 256  # label sets whose tokens are kept
 LEAST_ROOM = 16  # tokens of a text beside its labels
@@ -60,7 +60,7 @@ Word = tuple[int, int, list[int]]  # the characters from start to end, and the i
 class LabelledEncoder(RowEncoder):
     """Encodes (text, labels): a sequence for each window over the words of the text, each behind all labels."""
 
-    fields: tuple[str, ...] = (TEXT, LABELS)
+    fields: tuple[str, ...] = (TEXT_INPUT, LABELS)
 
     def __init__(self, tokenizer: Any, settings: Settings, folder: Path) -> None:
         super().__init__(tokenizer, settings)
@@ -74,8 +74,8 @@ class LabelledEncoder(RowEncoder):
 
     def items(self, tensors: Tensors) -> list[tuple[Text, tuple[bytes, ...], Reading]]:
         """Return the text and the labels of each row, and how a long text is read."""
-        same_rows(TEXT, LABELS, tensors)
-        texts = column(TEXT, tensors)
+        same_rows(TEXT_INPUT, LABELS, tensors)
+        texts = column(TEXT_INPUT, tensors)
         labels = [tuple(row) for row in table(LABELS, tensors)]
         if THRESHOLD in tensors and not np.all((tensors[THRESHOLD] > 0) & (tensors[THRESHOLD] <= 1)):
             raise InvalidInput(f"{THRESHOLD} must be a number above 0, and at most 1")
@@ -89,16 +89,18 @@ class LabelledEncoder(RowEncoder):
     def _row(self, raw: bytes, labels: tuple[bytes, ...], reading: Reading) -> Row:
         prompt = self._prompt(labels)
         if len(raw) > CONTEXT_BYTES:
-            raise ContextTooLong(TEXT, len(raw), "bytes", CONTEXT_BYTES)
+            raise ContextTooLong(TEXT_INPUT, len(raw), "bytes", CONTEXT_BYTES)
         room = self.settings.max_length - len(prompt[0]) - len(self._first) - len(self._last)
-        words, whole = self._words(decoded(TEXT, raw), reading, room)
+        words, whole = self._words(decoded(TEXT_INPUT, raw), reading, room)
         windows = self._windows(words, reading, room)
         if not reading.in_windows:
             whole, windows = whole and len(windows) == 1, windows[:1]
         if reading.long == "error" and not whole:
-            raise ContextTooLong(TEXT, len(words), "words or more", len(windows[0]))
+            raise ContextTooLong(TEXT_INPUT, len(words), "words or more", len(windows[0]))
         if len(windows) > 1 and len(windows) * self.settings.max_length > reading.most:
-            raise ContextTooLong(TEXT, len(windows) * self.settings.max_length, "tokens in its windows", reading.most)
+            raise ContextTooLong(
+                TEXT_INPUT, len(windows) * self.settings.max_length, "tokens in its windows", reading.most
+            )
         vectors = self._net.vectors(labels) if self._net else None
         return Row(tuple(self._sequence(prompt, window) for window in windows), 0 if whole else 1, vectors)
 
@@ -107,19 +109,19 @@ class LabelledEncoder(RowEncoder):
         most = None if reading.in_windows else self._labelled.words
         found = list(islice(WORDS.finditer(text), most and most + 1))
         if not found:
-            raise InvalidInput(IS_EMPTY % TEXT)
+            raise InvalidInput(IS_EMPTY % TEXT_INPUT)
         whole = most is None or len(found) <= most
         spans = [match.span() for match in found[:most]]
         encoding = self._tokenizer.encode(
             [text[start:end] for start, end in spans], is_pretokenized=True, add_special_tokens=False
         )
-        refuse_tokens(TEXT, encoding.ids, self.settings.vocab_size, self._tokenizer)
+        refuse_tokens(TEXT_INPUT, encoding.ids, self.settings.vocab_size, self._tokenizer)
         words = [(start, end, list[int]()) for start, end in spans]
         for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
             if len(words[word][2]) < room:
                 words[word][2].append(token)
         if not (words := [word for word in words if word[2]]):
-            raise InvalidInput(f"{TEXT} has no tokens")
+            raise InvalidInput(f"{TEXT_INPUT} has no tokens")
         return words, whole
 
     def _windows(self, words: list[Word], reading: Reading, room: int) -> list[list[Word]]:
@@ -179,7 +181,7 @@ class LabelledEncoder(RowEncoder):
 class LabelledTextEncoder(RowEncoder):
     """Encodes (text, labels): one sequence of the labels and the text, tokenized together and cut at the end."""
 
-    fields: tuple[str, ...] = (TEXT, LABELS)
+    fields: tuple[str, ...] = (TEXT_INPUT, LABELS)
 
     def __init__(self, tokenizer: Any, settings: Settings) -> None:
         super().__init__(tokenizer, settings)
@@ -190,8 +192,8 @@ class LabelledTextEncoder(RowEncoder):
 
     def items(self, tensors: Tensors) -> list[tuple[Text, Many[Text]]]:
         """Return the text and the labels of each row."""
-        same_rows(TEXT, LABELS, tensors)
-        return list(zip(column(TEXT, tensors), table(LABELS, tensors), strict=True))
+        same_rows(TEXT_INPUT, LABELS, tensors)
+        return list(zip(column(TEXT_INPUT, tensors), table(LABELS, tensors), strict=True))
 
     def encode(self, items: Many[tuple[Text, Many[Text]]]) -> list[Row | Exception]:
         """Return a row, or an error instead of it, for each item."""
@@ -200,7 +202,7 @@ class LabelledTextEncoder(RowEncoder):
     def _row(self, raw: bytes, labels: Many[bytes]) -> Row:
         check_labels(labels, self._labelled.markers, self.settings.max_length)
         if not raw.strip():
-            raise InvalidInput(IS_EMPTY % TEXT)
+            raise InvalidInput(IS_EMPTY % TEXT_INPUT)
         marker, separator = self._labelled.markers
         prompt = "".join(marker + label.decode() for label in labels) + separator
         for bytes_per_token in BYTES_PER_TOKEN:
@@ -208,7 +210,7 @@ class LabelledTextEncoder(RowEncoder):
             encoding = self._tokenizer.encode(prompt + used.text)
             if not used.cut or settled(encoding, "right"):
                 break
-        refuse_tokens(f"{TEXT} or {LABELS}", encoding.ids, self.settings.vocab_size, self._tokenizer)
+        refuse_tokens(f"{TEXT_INPUT} or {LABELS}", encoding.ids, self.settings.vocab_size, self._tokenizer)
         mask = self._mask(encoding.ids, len(labels))
         types = encoding.type_ids if "token_type_ids" in self.settings.inputs else []
         dropped = sum(len(part) - sum(part.special_tokens_mask) for part in encoding.overflowing)
@@ -216,14 +218,18 @@ class LabelledTextEncoder(RowEncoder):
 
     def _mask(self, ids: list[int], labels: int) -> list[int]:
         """Return the masks of a sequence; the first `labels` markers are those of the labels. Raises InvalidInput."""
-        places = [at for at, token in enumerate(ids) if token == self._marker][:labels]
         if self._separator not in ids:
             raise InvalidInput(LEAVES_NO_ROOM % (LABELS, self.settings.max_length))
         text, shift, mask = ids.index(self._separator), int(not self._labelled.embeds_marker), [1] * len(ids)
-        for place, end in zip(places, [*places[1:], text if self._labelled.reads_separator else len(ids)], strict=True):
+        last = text if self._labelled.reads_separator else len(ids)
+        markers = [at for at, token in enumerate(ids) if token == self._marker]  # a text may spell them, too
+        for place, end in list(zip(markers, [*markers[1:], last], strict=True))[:labels]:
+            end = min(end, last)
             if self._labelled.averaged:
                 mask[place + shift : end] = [MORE] * (end - place - shift)
             mask[place + shift] = LABEL
+        if self._labelled.reads_separator:
+            mask[text:] = [TEXT] * (len(ids) - text)
         mask[text if self._labelled.reads_separator else 0] = WORD
         return mask
 

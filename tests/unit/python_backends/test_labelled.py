@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from hfx.python_backends.encoding import make_encoder
 from hfx.python_backends.errors import ContextTooLong, InvalidInput
-from hfx.python_backends.labelled import LABEL, MORE, MOST_LABELS, WORD
+from hfx.python_backends.labelled import LABEL, MORE, MOST_LABELS, TEXT, WORD
 from hfx.python_backends.rows import Row, tensors
 from hfx.python_backends.settings import Labelled, Settings
 from hfx.python_backends.tasks.labelled_spans import MOST_SPANS, Postprocessor
@@ -150,12 +150,12 @@ def test_tokens_of_labels_are_marked_where_their_mean_stands_for_a_label(tokeniz
     own = Labelled((LABEL_TOKEN, SEP), averaged=True, reads_separator=True)
     [row] = rows(tokenizer, replace(TEXTS, labelled=own), items("anna", labels=("big town", "person")))
     assert tokens(tokenizer, row) == "[CLS] <<LABEL>> big town <<LABEL>> person <<SEP>> anna [SEP]"
-    assert row.sequences[0].mask == [1, LABEL, MORE, MORE, LABEL, MORE, WORD, 1, 1]
+    assert row.sequences[0].mask == [1, LABEL, MORE, MORE, LABEL, MORE, WORD, TEXT, TEXT]
 
 
 # Decoding
 
-TEXT = b"anna met erik"
+ANNA = b"anna met erik"
 PLACES = np.array([[-1, -1], [0, 4], [5, 8], [9, 13], [-1, -1]], np.int32)
 
 
@@ -167,7 +167,7 @@ def answer(scores: dict[tuple[int, int, int], float], by_tokens: bool = False, *
     request = {
         "logits": logits,
         "offsets": PLACES[None, None],
-        "text_input": np.array([[TEXT]], np.object_),
+        "text_input": np.array([[ANNA]], np.object_),
         "candidate_labels": np.array([[b"person", b"verb"]], np.object_),
     }
     request |= {name: np.array([[value]]) for name, value in options.items()}

@@ -29,11 +29,12 @@ OF_GLINER: Mapping[str, tuple[tuple[Any, ...], Any, str]] = {
     "subtoken_pooling": (("first", "last"), "first", "means of a word's tokens"),
     "span_mode": (("markerV0", "marker", "token_level"), "markerV0", "another representation of spans"),
 }
+POOLINGS = ("first", "avg", "sum", "rms", "max", "abs_avg", "abs_max")
 OF_GLICLASS: Mapping[str, tuple[tuple[Any, ...], Any, str]] = {
     "architecture_type": (("uni-encoder",), "uni-encoder", "models with another net for the labels"),
     "label_model_name": ((None,), None, "models with another net for the labels"),
     "scorer_type": (("simple", "weighted-dot", "mlp"), "simple", "this scorer"),
-    "pooling_strategy": (("first",), "first", "another pooling of the text"),
+    "pooling_strategy": (POOLINGS, "first", "another pooling of the text"),
     "class_token_pooling": (("first", "average"), "first", "another pooling of labels"),
     "prompt_first": ((True,), False, "models that read the labels behind the text"),
     "encoder_layer_id": ((-1,), -1, "states of another layer"),
@@ -118,6 +119,7 @@ class Gliclass:
     activation: str = "gelu"
     averages: bool = False
     normalizes: bool = False
+    pooling: str = "first"
     embeds_marker: bool = True
     reads_separator: bool = False
     marker_id: int = -1
@@ -138,6 +140,7 @@ def read_gliclass(checkpoint: Checkpoint) -> Gliclass:
         scorer=str(stated.get("scorer_type", "simple")),
         activation=str(stated.get("projector_hidden_act", "gelu")),
         averages=stated.get("class_token_pooling", "first") == "average",
+        pooling=str(stated.get("pooling_strategy", "first")),
         normalizes=bool(stated.get("normalize_features", False)),
         embeds_marker=bool(stated.get("embed_class_token", True)),
         reads_separator=bool(stated.get("extract_text_features", False)),

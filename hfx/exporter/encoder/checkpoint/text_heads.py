@@ -10,8 +10,9 @@ from transformers.activations import ACT2FN
 
 from hfx.exporter.encoder.checkpoint.label_heads import Head, filled, labels_of, picked, places_of
 from hfx.exporter.encoder.checkpoint.labelled import Gliclass
+from hfx.exporter.encoder.checkpoint.pooling import LOWEST, token_sum
 from hfx.exporter.source import Checkpoint
-from hfx.python_backends.labelled import LABEL, MORE, WORD
+from hfx.python_backends.labelled import LABEL, MORE, TEXT, WORD
 
 EPSILON = 1e-8  # gliclass's own
 
@@ -19,8 +20,9 @@ EPSILON = 1e-8  # gliclass's own
 class TextHead(Head):
     """Scores [rows, 1, labels] of a text for each label (gliclass's uni-encoder).
 
-    The text is the state of its first token with the mask WORD; a label that of its token with the mask LABEL or, if it
-    `averages`, the mean of that and the following tokens with the mask MORE. Both are projected, and then compared.
+    The text is pooled from its tokens, whose masks are WORD, for the first one, and TEXT; unless the separator is the
+    first one, from all tokens. A label is the state of its token with the mask LABEL or, if it `averages`, the mean of
+    that and the following tokens with the mask MORE. Both are projected, and then compared.
     """
 
     axes: ClassVar[dict[int, str]] = {0: "rows", 2: "labels"}
@@ -28,6 +30,7 @@ class TextHead(Head):
     def __init__(self, encoder_width: int, own: Gliclass) -> None:
         super().__init__()
         self.averages, self.normalizes = own.averages, own.normalizes
+        self.pooling, self.reads_separator = own.pooling, own.reads_separator
         self.text_projector, self.classes_projector = (
             nn.ModuleDict(
                 {"linear_1": nn.Linear(encoder_width, own.hidden), "linear_2": nn.Linear(own.hidden, encoder_width)}
@@ -40,13 +43,30 @@ class TextHead(Head):
 
     def forward(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Return the scores for the encoder's `states` and the attention mask."""
-        places, _ = places_of(mask, WORD)
-        text = self._projected(self.text_projector, picked(states, places[:, :1]))
+        text = self._projected(self.text_projector, self._pooled(states, mask))
         labels = self._projected(
             self.classes_projector, means_of_labels(states, mask) if self.averages else labels_of(states, mask)
         )
         scores: torch.Tensor = self.scorer(text, labels)[:, None]
         return scores * self.logit_scale if self.normalizes else scores
+
+    def _pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the text [rows, 1, hidden], as gliclass pools a text that is alone in its batch.
+
+        It sees other tokens than those of the text as zeros, which count.
+        """
+        if self.pooling == "first":
+            return picked(states, places_of(mask, WORD)[0][:, :1])
+        of_text = mask.eq(WORD) | mask.eq(TEXT) if self.reads_separator else mask.gt(0)
+        values = states.abs() if self.pooling.startswith("abs") else states
+        if self.pooling.endswith("max"):
+            other = 0.0 if self.reads_separator else LOWEST
+            return values.masked_fill(~of_text[:, :, None], other).amax(1, keepdim=True)
+        total = token_sum(of_text.to(states.dtype), values.square() if self.pooling == "rms" else values)[:, None]
+        if self.pooling == "sum":
+            return total
+        mean = total / mask.gt(0).sum(1).to(states.dtype)[:, None, None].clamp(min=1)
+        return mean.sqrt() if self.pooling == "rms" else mean
 
     def _projected(self, projector: Any, vectors: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = projector["linear_2"](self.active(projector["linear_1"](vectors)))
