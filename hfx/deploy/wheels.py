@@ -22,6 +22,7 @@ from hfx.deploy.deployment import CUDA_13_TAG, Deployment
 from hfx.deploy.folder import copy_hashed
 from hfx.errors import FetchFailed, UsageError
 from hfx.manifest import hash_file
+from hfx.python_backends.label_net import NET as LABELS_NET
 
 # Change these together with docker/Dockerfile and constraints.txt.
 NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
@@ -53,8 +54,8 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
 
     These are numpy (with `with_numpy`), tokenizers unless all models are native encoders, llguidance for generators
     (structured outputs), ONNX Runtime, and OpenVINO for encoders that run on it. On GPUs, the image's own backend runs
-    the nets of encoders that are not native. Raises UsageError for an image with an older CUDA, and for OpenVINO on
-    arm64.
+    the nets of encoders that are not native, but not those of labels beside a tokenizer. Raises UsageError for an image
+    with an older CUDA, and for OpenVINO on arm64.
     """
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)
@@ -67,7 +68,8 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
             "has an older one.",
             f"Use --triton {CUDA_13_TAG} or later.",
         )
-    if generators or deployment.device == "cpu" or any(model.is_native for model in deployment.models):
+    of_labels = any(path.endswith(f"/{LABELS_NET}") for model in deployment.models for path in model.manifest.files)
+    if generators or deployment.device == "cpu" or of_labels or any(model.is_native for model in deployment.models):
         needed.append(ONNXRUNTIME[deployment.device])
     if with_openvino and deployment.on_openvino:
         check_openvino(deployment)

@@ -105,7 +105,11 @@ def read_config(folder: Path, base: Path | None = None) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file() and (folder / GLINER_CONFIG).is_file():
         file = folder / GLINER_CONFIG
-    config = of_encoder(file, read_json(file), base)
+    return checked_config(file, of_encoder(file, read_json(file), base))
+
+
+def checked_config(file: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Return `config`, which is in `file`, as `read_config` does."""
     if not isinstance(config.get("model_type"), str):
         if "auto_map" in config:
             raise CheckpointUnsafe(

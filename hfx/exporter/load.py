@@ -59,7 +59,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool, prefix: 
         )
     as_written(model, checkpoint, set(report["missing_keys"]))
     CheckpointTensors(checkpoint).require_floats(name for name, _ in model.named_parameters())  # transformers 5 casts
-    _check_finite(checkpoint, model)
+    check_finite(checkpoint, model)
     model.eval()
     return model  # type: ignore[no-any-return]
 
@@ -139,7 +139,7 @@ def head_rows(model: Any, tokenizer: Any, tokens: Sequence[int | str]) -> torch.
     return rows
 
 
-def _check_finite(checkpoint: Checkpoint, model: Any) -> None:
+def check_finite(checkpoint: Checkpoint, model: Any) -> None:
     """Refuse values that are not finite, such as float64 values beyond float32: every answer would be NaN."""
     import torch
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from hfx.exporter.checkpoint_files import LABELS_TOKENIZER
 from hfx.exporter.config_file import LABELLED
+from hfx.exporter.encoder.checkpoint.architectures import check_encoder
 from hfx.exporter.encoder.checkpoint.label_heads import Head, filled
 from hfx.exporter.encoder.checkpoint.labelled import LABELS_ENCODER, Gliner
 from hfx.exporter.encoder.checkpoint.pooling import token_sum
@@ -25,6 +26,7 @@ from hfx.exporter.model_files import write_tokenizer_json
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tokenizer import load_tokenizer, pad_id
 from hfx.exporter.transformers_versions import gives_types
+from hfx.names import Task
 from hfx.python_backends.label_net import NET, TOKENIZER
 
 
@@ -57,8 +59,10 @@ class LabelsEncoder:
     def load(cls, checkpoint: Checkpoint, own: Gliner) -> LabelsEncoder:
         """Load the labels' part of a checkpoint. Raises CheckpointCorrupt, CheckpointUnsafe, CheckpointUnsupported."""
         labels = replace(checkpoint, config={**own.labels_config, LABELLED: {}})
+        check_encoder(labels, Task.FEATURE_EXTRACTION)
         model = load_model(labels, "AutoModel", True, LABELS_ENCODER)
-        pooler = MeanOfLabels(width(labels.config), own.hidden)
+        with torch.device("meta"):
+            pooler = MeanOfLabels(width(labels.config), own.hidden)
         filled(pooler, labels, lambda name: f"token_rep_layer.{name}")
         tokenizer = load_tokenizer(replace(labels, folder=checkpoint.folder / LABELS_TOKENIZER, weights=()))
         return cls(labels, model, pooler, tokenizer, own.hidden)

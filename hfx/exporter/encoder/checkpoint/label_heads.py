@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from hfx.exporter.encoder.checkpoint.labelled import Gliner
 from hfx.exporter.encoder.checkpoint.pooling import HIDDEN_STATE
+from hfx.exporter.load import check_finite
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
 from hfx.python_backends.labelled import LABEL, WORD
@@ -290,17 +291,24 @@ class FoldedTokens(nn.Module):
 
 def load_span_head(checkpoint: Checkpoint, own: Gliner, width: int) -> Head:
     """Return the head of a GLiNER whose encoder's states have `width`. Raises CheckpointCorrupt."""
-    words, is_deep = Words(width, own.hidden, 0 if own.labels_config else own.layers), own.span_mode == "markerV0"
-    head = TokenHead(words, own.hidden) if own.by_tokens else SpanHead(words, own.hidden, own.width, is_deep)
+    is_deep = own.span_mode == "markerV0"
+    with torch.device("meta"):  # no memory is taken before the shapes are compared
+        words = Words(width, own.hidden, 0 if own.labels_config else own.layers)
+        head = TokenHead(words, own.hidden) if own.by_tokens else SpanHead(words, own.hidden, own.width, is_deep)
     return filled(head, checkpoint, library_name)
 
 
 def filled(head: Head, checkpoint: Checkpoint, name_of: Callable[[str], str]) -> Head:
-    """Return `head` with the checkpoint's tensors. Raises CheckpointCorrupt if one is missing or misshapen."""
+    """Return `head`, which is on the device "meta", with the checkpoint's tensors.
+
+    Raises CheckpointCorrupt if one is missing or misshapen, or has values that are not finite.
+    """
     tensors = CheckpointTensors(checkpoint)
     stored = {name: tensors.parameter(name_of(name), *value.shape) for name, value in head.named_parameters()}
     tensors.require()
-    head.load_state_dict({name: torch.from_numpy(each.read().copy()) for name, each in stored.items()})
+    tensors.require_floats(map(name_of, stored))
+    head.load_state_dict({name: torch.from_numpy(each.read().copy()) for name, each in stored.items()}, assign=True)
+    check_finite(checkpoint, head)
     return head.eval()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hfx.errors import CheckpointCorrupt, CheckpointUnsupported
 from hfx.exporter.checkpoint_files import LABELS_TOKENIZER
-from hfx.exporter.config_file import LABELLED, whole_number
+from hfx.exporter.config_file import LABELLED, checked_config, whole_number
 from hfx.exporter.source import Checkpoint
 
 # Before the names of the encoder's tensors, in GLiNER and in GLiClass.
@@ -37,6 +37,7 @@ OF_GLICLASS: Mapping[str, tuple[tuple[Any, ...], Any, str]] = {
     "pooling_strategy": (POOLINGS, "first", "another pooling of the text"),
     "class_token_pooling": (("first", "average"), "first", "another pooling of labels"),
     "prompt_first": ((True,), False, "models that read the labels behind the text"),
+    "projector_hidden_act": (("gelu", "gelu_new", "relu", "silu", "tanh"), "gelu", "this activation"),
     "encoder_layer_id": ((-1,), -1, "states of another layer"),
     **{
         field: ((False,), False, meaning)
@@ -105,7 +106,7 @@ def read_gliner(checkpoint: Checkpoint) -> Gliner:
         marker_id=number("class_token_index", usual.marker_id, MOST_TOKENS, least=-1),
         first_tokens=stated.get("subtoken_pooling", "first") == "first",
         embeds_marker=bool(stated.get("embed_ent_token", usual.embeds_marker)),
-        labels_config=labels if is_bi_encoder and labels else {},
+        labels_config=checked_config(file, labels) if is_bi_encoder and labels else {},
         adds_markers=not is_bi_encoder and -1 in (stated.get("class_token_index", -1), stated.get("vocab_size", -1)),
     )
 

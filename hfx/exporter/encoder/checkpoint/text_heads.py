@@ -137,4 +137,6 @@ SCORERS: dict[str, Any] = {"simple": Dot, "weighted-dot": WeightedDot, "mlp": Pe
 
 def load_text_head(checkpoint: Checkpoint, own: Gliclass, width: int) -> Head:
     """Return the head of a GLiClass whose encoder's states have `width`. Raises CheckpointCorrupt."""
-    return filled(TextHead(width, own), checkpoint, lambda name: f"model.{name}")
+    with torch.device("meta"):
+        head = TextHead(width, own)
+    return filled(head, checkpoint, lambda name: f"model.{name}")
