@@ -80,6 +80,11 @@ class ModelMetadata:
         """The data type of each input, by its name."""
         return {tensor.name: tensor.datatype for tensor in self.inputs}
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether each request must have the labels that the model looks for."""
+        return "candidate_labels" in self.input_types
+
 
 def check_text(text: object, role: str) -> str:
     """Return `text`. Raises UsageError unless it is a string that UTF-8 can encode."""

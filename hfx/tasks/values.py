@@ -21,10 +21,10 @@ KINDS: Mapping[str, Kind] = {
         for name, setting in generation_settings.BY_ALL_NAMES.items()
     },
     names.CANDIDATE_LABELS: "list", names.TARGETS: "list",
-    names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer",
+    names.NUM_RETURN_SEQUENCES: "integer", names.TIMEOUT_MS: "integer", names.THRESHOLD: "number",
     names.MULTI_LABEL: "flag", names.RAW_SCORES: "flag", names.APPLY_SOFTMAX: "flag",
     names.PROMPT_NAME: "text", names.DIMENSIONS: "integer", names.MAX_ANSWER_LEN: "integer",
-    names.DOC_STRIDE: "integer", names.STRIDE: "integer", names.HANDLE_IMPOSSIBLE_ANSWER: "flag",
+    names.DOC_STRIDE: "integer", names.STRIDE: "integer", names.HANDLE_IMPOSSIBLE_ANSWER: "flag", names.NESTED: "flag",
 }  # fmt: skip
 FLAGS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 

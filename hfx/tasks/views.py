@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hfx import names
@@ -74,7 +75,14 @@ MULTI_LABEL = FormField(
     choices=(True, False),
 )
 
-# Token classification: the entities of a text
+# Token classification: the entities of a text; the fields of a search are for models that take them
+
+SEARCH = (
+    replace(CANDIDATES, label="Labels", value="person\nplace\norganization"),
+    FormField("parameters.threshold", "threshold", "number", "least score", default=0.5, allowed="a number above 0"),
+    replace(MULTI_LABEL, path="parameters.nested", label="nested", help="an entity may be inside another"),
+    replace(MULTI_LABEL, help="an entity may have several labels"),
+)
 
 
 def _entity_line(entity: Mapping[str, Any]) -> str:
@@ -119,13 +127,11 @@ MAX_ANSWER_LEN = FormField(
     15,
     "a whole number from 1",
 )
-NO_ANSWER = FormField(
-    "parameters.handle_impossible_answer",
-    "handle_impossible_answer",
-    "choice",
-    "the answer may be empty",
-    default=False,
-    choices=(True, False),
+NO_ANSWER = replace(
+    MULTI_LABEL,
+    path="parameters.handle_impossible_answer",
+    label="handle_impossible_answer",
+    help="the answer may be empty",
 )
 
 
@@ -219,7 +225,7 @@ TASKS: Mapping[Task, TaskView] = {
         tasks.TASKS[Task.TOKEN_CLASSIFICATION],
         lines=lambda answer: [_entity_line(entity) for entity in answer[names.ENTITIES]] or ["(no entities)"],
         columns=lambda labels: (json_output(names.ENTITIES),),
-        form=(text_field("Anna met Erik in Oslo, and they travelled to Berlin."),),
+        form=(text_field("Anna met Erik in Oslo, and they travelled to Berlin."), *SEARCH),
     ),
     Task.FEATURE_EXTRACTION: TaskView(
         tasks.TASKS[Task.FEATURE_EXTRACTION],

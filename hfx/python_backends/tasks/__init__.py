@@ -6,7 +6,7 @@ of other tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 PROMPTS: Mapping[str, type] = {"prompt_name": str, "prompt": str}  # of models that have prompts
@@ -26,7 +26,8 @@ class Places:
 class Task:
     """The inputs, options and output of a task.
 
-    `inputs` are the texts of a row in the tensors' order, `required` the other inputs that a request must have.
+    `inputs` are the texts of a row in the tensors' order, `required` the other inputs that a request must have. Only
+    some kinds of the task's models have the inputs `of_kinds`, and need them, too.
     `options` are the settings that a request may have, with their types; the tokenizing step reads those that are
     `tokenizing`, and passes the others on to the last step. `output` is the answer, or the best part of it. The module
     with the task's name in this folder makes the answer, unless the net does. Any row of a `nested` task may have
@@ -37,6 +38,7 @@ class Task:
     output: str
     inputs: tuple[str, ...] = ("text_input",)
     required: tuple[str, ...] = ()
+    of_kinds: tuple[str, ...] = ()
     options: Mapping[str, type] = field(default_factory=dict)
     tokenizing: frozenset[str] = TOKENIZING
     nested: bool = False
@@ -53,6 +55,15 @@ class Task:
         """The inputs that a request must have, its main text first."""
         return (*self.texts, *self.required)
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The inputs besides its texts that a request may have."""
+        return (*self.required, *self.of_kinds, *self.options)
+
+    def needed_by(self, inputs: Container[str]) -> tuple[str, ...]:
+        """Return the inputs that a request to a model with these `inputs` must have, its main text first."""
+        return (*self.needed, *(name for name in self.of_kinds if name in inputs))
+
 
 TASKS: Mapping[str, Task] = {
     "text-classification": Task(
@@ -60,6 +71,7 @@ TASKS: Mapping[str, Task] = {
     ),
     "token-classification": Task(
         "entities",
+        of_kinds=("candidate_labels",),
         options={"long": str, "stride": int, "threshold": float, "multi_label": bool, "nested": bool},
         places=Places("offsets", -1, 2),
     ),
