@@ -13,7 +13,7 @@ from hfx.client import results
 from hfx.client.errors import MALFORMED
 from hfx.client.settings import GenerationSettings, setting_values
 from hfx.errors import ServerError, UsageError
-from hfx.metadata import INT32_MAX, Values, check_text
+from hfx.metadata import INT32_MAX, Values, check_outputs, check_text, check_values
 from hfx.python_backends.settings import DOCUMENT, QUERY
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ Many = Iterable[str]
 Texts = str | Many
 Seconds = float | None
 Count = int | None
+Share = float | None
 Flag = bool | None
 Word = str | None
 Preset = GenerationSettings | None
@@ -52,6 +53,14 @@ class LongTexts(TypedDict, total=False):
     stride: Count
 
 
+class Search(LongTexts, total=False):
+    """How texts are read, and which entities a model finds whose labels a request names."""
+
+    threshold: Share
+    nested: Flag
+    multi_label: Flag
+
+
 GENERATED = (names.TEXT_OUTPUT, names.FINISH_REASON, names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 
 
@@ -67,6 +76,16 @@ class Call(Generic[Result]):
     values: Values
     decode: Callable[[Tensors], Result]
     needs: tuple[str, ...] = ()
+
+    def check(self, model: ModelMetadata) -> None:
+        """Raise UsageError if `model` lacks an output or an input of the call, or needs labels and gets none."""
+        check_outputs(model, self.needs)
+        check_values(model, self.values)
+        if model.needs_labels and names.CANDIDATE_LABELS not in self.values:
+            raise UsageError(
+                f"The model {model.name!r} needs labels ({names.CANDIDATE_LABELS}).",
+                'Give those that it should look for, such as ["person", "place"].',
+            )
 
     def result(self, outputs: Tensors) -> Result:
         """Decode the answer. Raises ServerError, also for tensors of types that `decode` doesn't expect."""
@@ -84,9 +103,19 @@ def classify(
     return lambda text: Call(name, _text(text) | options, results.decode_classification, (names.LABEL, names.SCORE))
 
 
-def label_tokens(name: str, long: Word = None, stride: Count = None) -> Callable[[str], Call[results.Entities]]:
-    """Return a function that makes the call to find a text's entities."""
-    options = _long(long, stride)
+def label_tokens(
+    name: str,
+    labels: Many | None = None,
+    threshold: Share = None,
+    nested: Flag = None,
+    multi_label: Flag = None,
+    long: Word = None,
+    stride: Count = None,
+) -> Callable[[str], Call[results.Entities]]:
+    """Return a function that makes the call to find a text's entities, of any label or only of `labels`."""
+    options = {} if labels is None else _labels(labels)
+    options |= {**_share(names.THRESHOLD, threshold), **_long(long, stride)}
+    options |= _flags({names.NESTED: nested, names.MULTI_LABEL: multi_label})
     return lambda text: Call(name, _text(text) | options, results.decode_entities, (names.ENTITIES,))
 
 
@@ -114,8 +143,7 @@ def answer(
         **_count(names.MAX_ANSWER_LEN, max_answer_len),
         **_count(names.DOC_STRIDE, doc_stride, least=0),
     }
-    if handle_impossible_answer is not None:
-        options[names.HANDLE_IMPOSSIBLE_ANSWER] = [bool(handle_impossible_answer)]
+    options |= _flags({names.HANDLE_IMPOSSIBLE_ANSWER: handle_impossible_answer})
     decode = results.decode_answer if top_k is None else results.decode_answers
     needs = (names.ANSWER, names.SCORE, names.START, names.END) if top_k is None else (names.ANSWERS,)
 
@@ -165,13 +193,7 @@ def zero_shot(
     name: str, labels: Many, multi_label: Flag, top_k: Count
 ) -> Callable[[str], Call[results.Classification]]:
     """Return a function that makes the call to classify a text by candidate `labels`."""
-    if isinstance(labels, str):
-        raise UsageError(f"The labels are one string, {labels!r}.", f"Give a list: {labels.split(',')!r}.")
-    options = {names.CANDIDATE_LABELS: [check_text(label, "label") for label in labels], **_count(names.TOP_K, top_k)}
-    if not options[names.CANDIDATE_LABELS]:
-        raise UsageError("There are no candidate labels.", "Give at least one.")
-    if multi_label is not None:
-        options[names.MULTI_LABEL] = [bool(multi_label)]
+    options = {**_labels(labels), **_count(names.TOP_K, top_k), **_flags({names.MULTI_LABEL: multi_label})}
     return lambda text: Call(name, _text(text) | options, results.decode_classification, (names.LABEL, names.SCORE))
 
 
@@ -180,8 +202,7 @@ def rank(
 ) -> Callable[[tuple[int, str]], Call[results.Rank]]:
     """Return a function that makes the call to score (index, text) for `query`."""
     options: dict[str, list[Any]] = {names.QUERY: [check_text(query, "query")], **_prompts(prompt_name, prompt)}
-    if raw_scores is not None:
-        options[names.RAW_SCORES] = [bool(raw_scores)]
+    options |= _flags({names.RAW_SCORES: raw_scores})
 
     def call(item: tuple[int, str]) -> Call[results.Rank]:
         index, text = item
@@ -195,8 +216,7 @@ def predict(
 ) -> Callable[[tuple[str, str]], Call[Vectors]]:
     """Return a function that makes the call for the scores of all labels for (query, text)."""
     options: dict[str, list[Any]] = {**_prompts(prompt_name, prompt)}
-    flags = {names.RAW_SCORES: raw_scores, names.APPLY_SOFTMAX: apply_softmax}
-    options |= {option: [bool(value)] for option, value in flags.items() if value is not None}
+    options |= _flags({names.RAW_SCORES: raw_scores, names.APPLY_SOFTMAX: apply_softmax})
 
     def call(pair: tuple[str, str]) -> Call[Vectors]:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
@@ -286,6 +306,27 @@ def _text(text: str) -> dict[str, list[Any]]:
 def _prompts(prompt_name: Word, prompt: Word) -> dict[str, list[Any]]:
     given = {names.PROMPT_NAME: prompt_name, names.PROMPT: prompt}
     return {name: [check_text(value, name)] for name, value in given.items() if value is not None}
+
+
+def _labels(labels: Many) -> dict[str, list[Any]]:
+    if isinstance(labels, str):
+        raise UsageError(f"The labels are one string, {labels!r}.", f"Give a list: {labels.split(',')!r}.")
+    checked = [check_text(label, "label") for label in labels]
+    if not checked:
+        raise UsageError("There are no candidate labels.", "Give at least one.")
+    return {names.CANDIDATE_LABELS: checked}
+
+
+def _flags(given: Mapping[str, Flag]) -> dict[str, list[Any]]:
+    return {name: [bool(value)] for name, value in given.items() if value is not None}
+
+
+def _share(name: str, share: Share) -> dict[str, list[Any]]:
+    if share is None:
+        return {}
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise UsageError(f"{name} is {share!r}.", "Give a number above 0, at most 1, or leave it out for 0.5.")
+    return {name: [share]}
 
 
 def _long(long: Word, stride: Count) -> dict[str, list[Any]]:

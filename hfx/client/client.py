@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from hfx.client import calls
 from hfx.client.base import BlockingBase
-from hfx.client.calls import AnswerSettings, Call, Count, Flag, LongTexts, Many, Preset, Seconds, Texts, Word
+from hfx.client.calls import AnswerSettings, Call, Count, Flag, LongTexts, Many, Preset, Search, Seconds, Texts, Word
 from hfx.client.results import Answer, Classification, Entities, Fills, Generation, Rank, best_first
 from hfx.client.settings import Settings, merged
 from hfx.client.streams import TextStream
@@ -92,18 +92,24 @@ class Client(BlockingBase):
 
     @overload
     def label_tokens(
-        self, name: str, texts: str, *, timeout: Seconds = None, **reading: Unpack[LongTexts]
+        self, name: str, texts: str, labels: Many | None = None, *, timeout: Seconds = None, **reading: Unpack[Search]
     ) -> Entities: ...
     @overload
     def label_tokens(
-        self, name: str, texts: Many, *, timeout: Seconds = None, **reading: Unpack[LongTexts]
+        self, name: str, texts: Many, labels: Many | None = None, *, timeout: Seconds = None, **reading: Unpack[Search]
     ) -> list[Entities]: ...
-    def label_tokens(self, name: str, texts: Texts, *, timeout: Seconds = None, **reading: Unpack[LongTexts]) -> Any:
+    def label_tokens(
+        self, name: str, texts: Texts, labels: Many | None = None, *, timeout: Seconds = None, **reading: Unpack[Search]
+    ) -> Any:
         """Return the entities of each text. A text that is longer than the model is read in windows.
 
         Two windows share `stride` tokens. If `long` is truncate, such a text is cut; if it is error, it is refused.
+
+        Models that find entities of any labels (GLiNER) need the `labels` to find. Their entities have scores above
+        `threshold` (0.5 by default). With `nested`, an entity may be inside another; with `multi_label`, it may have
+        several labels.
         """
-        return self._call(calls.label_tokens(name, **reading), texts, timeout)
+        return self._call(calls.label_tokens(name, labels, **reading), texts, timeout)
 
     @overload
     def fill_mask(

@@ -20,7 +20,7 @@ from hfx.client.calls import Call
 from hfx.client.retries import Deadline, Retries, RetryPolicy
 from hfx.client.transport import PROBE_SECONDS, Request, Transport
 from hfx.errors import ModelUnknown, RequestRefused, RequestTimeout, ServerError, UsageError
-from hfx.metadata import INT32_MAX, TEMPORARY, ModelMetadata, check_outputs, check_text, check_values
+from hfx.metadata import INT32_MAX, TEMPORARY, ModelMetadata, check_text
 from hfx.names import MEMBER_SUFFIXES, MODEL_SHA256, TIMEOUT_MS
 
 Item = TypeVar("Item")
@@ -204,8 +204,7 @@ class Session:
 
     async def _checked_model(self, call: Call[Any], deadline: Deadline) -> ModelMetadata:
         model = await self._describe(call.model, deadline)
-        check_outputs(model, call.needs)
-        check_values(model, call.values)
+        call.check(model)
         return model
 
     async def _reason(self, error: ServerError, model: str, deadline: Deadline) -> ServerError:

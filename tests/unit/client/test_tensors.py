@@ -103,18 +103,45 @@ def test_values_become_tensors_of_one_row() -> None:
 def test_labels_and_their_number_are_checked(labels: list[str], top_k: int | None, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         calls.zero_shot("m", labels, None, top_k)
+    if not labels:
+        with pytest.raises(UsageError, match=said):
+            calls.label_tokens("m", labels)
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 1.01, True, "0.5", float("nan")])
+def test_a_threshold_is_a_share_above_0(threshold: Any) -> None:
+    with pytest.raises(UsageError, match="threshold is"):
+        calls.label_tokens("m", ["a"], threshold=threshold)
 
 
 def test_labels_in_one_string_are_refused_with_the_list_they_may_mean() -> None:
-    with pytest.raises(UsageError) as caught:
-        calls.zero_shot("m", "good,bad", None, None)
-    assert "['good', 'bad']" in caught.value.fix
+    for make in (lambda: calls.zero_shot("m", "good,bad", None, None), lambda: calls.label_tokens("m", "good,bad")):
+        with pytest.raises(UsageError) as caught:
+            make()
+        assert "['good', 'bad']" in caught.value.fix
+
+
+def test_a_model_that_needs_labels_is_not_called_without_them() -> None:
+    tensors = tuple(TensorMetadata(name, "BYTES", (-1, -1)) for name in ("text_input", "candidate_labels", "entities"))
+    model = ModelMetadata("m", tensors, tensors)
+    calls.label_tokens("m", ["a"])("text").check(model)
+    for call in (calls.label_tokens("m")("text"), calls.infer("m", {"text_input": "text"})):
+        with pytest.raises(UsageError, match="'m' needs labels"):
+            call.check(model)
+    with pytest.raises(UsageError, match="no input candidate_labels"):
+        calls.label_tokens("m", ["a"])("text").check(ModelMetadata("m", tensors[:1], tensors))
 
 
 def test_settings_that_are_left_out_are_not_sent() -> None:
     assert set(calls.zero_shot("m", ["a"], None, None)("text").values) == {"text_input", "candidate_labels"}
     values = calls.zero_shot("m", ["a"], False, 1)("text").values
     assert values["top_k"] == [1] and values["multi_label"] == [False]
+    assert set(calls.label_tokens("m")("text").values) == {"text_input"}
+    values = calls.label_tokens("m", ["a"], 0.3, nested=False, multi_label=True, stride=0)("text").values
+    assert values == {
+        "text_input": ["text"], "candidate_labels": ["a"], "threshold": [0.3], "stride": [0], "nested": [False],
+        "multi_label": [True],
+    }  # fmt: skip
 
 
 def test_a_classification_keeps_the_order_of_its_labels() -> None:
