@@ -26,7 +26,7 @@ from hfx.front.infer_request import SEQUENCE_ID, ending
 from hfx.front.keys import Caller
 from hfx.front.refusals import RETRY, Header, Refusal, refused_by_model, renamed
 from hfx.front.upstream import LOST, Upstream, UpstreamConnection, UpstreamLost
-from hfx.metadata import Values, check_outputs, check_values
+from hfx.metadata import Values, check_values
 from hfx.names import GENERATION_TASKS, TEXT_INPUT
 from hfx.python_backends.engine.generation_settings import SETTINGS
 from hfx.python_backends.errors import TOO_LONG
@@ -149,9 +149,9 @@ class Inference:
         for values in rows:
             tokens += len(values.get(names.PROMPT_TOKEN_IDS, ()))
             labels = values.get(names.CANDIDATE_LABELS, ())
+            times = len(labels) if model.kind is names.Kind.ZERO_SHOT else 1  # NLI reads the text for each label
             for name in READ & values.keys():
-                count = await self.files.count(model, list(map(str, values[name])), self.has_left)
-                tokens += count * (len(labels) or 1)
+                tokens += times * await self.files.count(model, list(map(str, values[name])), self.has_left)
             if labels:
                 tokens += await self.files.count(model, list(map(str, labels)), self.has_left)
         self.caller.hold(time.monotonic(), tokens + more)
@@ -160,8 +160,7 @@ class Inference:
 
     async def _batch(self, model: ServedModel, batch: Sequence[Call[Result]]) -> list[Result]:
         for call in batch:
-            check_values(model.metadata, call.values)
-        check_outputs(model.metadata, batch[0].needs)
+            call.check(model.metadata)
         rows = [to_tensors(call.values, model.metadata.input_types) for call in batch]
         inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         name = request_name() if sum(array.size for array in inputs.values()) >= MANY else ""
@@ -254,7 +253,7 @@ def ended_if_left(
 async def _end(upstream: Upstream, catalog: Catalog, model: str, name: str) -> None:
     served = await catalog.model(model)
     if served.task not in GENERATION_TASKS:
-        body = ending(name, TASKS[served.task].row.needed)
+        body = ending(name, TASKS[served.task].row.needed_by(served.metadata.input_types))
         await fetch(upstream, "POST", f"/v2/models/{quote(model, safe='')}/infer", body)
 
 

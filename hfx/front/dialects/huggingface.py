@@ -63,8 +63,10 @@ def _labels(result: results.Classification) -> list[dict[str, Any]]:
 
 
 async def _label_tokens(inputs: pipelines.Inputs) -> Any:
-    inputs.check_parameters("aggregation_strategy", "ignore_labels", "grouped_entities", "long", "stride")
-    aggregation = inputs.request.files.settings(inputs.model)["aggregation"]
+    known = ("aggregation_strategy", "ignore_labels", "grouped_entities", "long", "stride")
+    inputs.check_parameters(*known, *inputs.search_parameters)
+    # A model that needs labels joins the words of an entity by itself.
+    aggregation = inputs.request.files.settings(inputs.model).get("aggregation", "simple")
     inputs.check_equal("aggregation_strategy", aggregation)
     if "grouped_entities" in inputs.parameters:
         grouped = "simple" if inputs.parameters.flag("grouped_entities") else "none"
@@ -78,7 +80,7 @@ async def _label_tokens(inputs: pipelines.Inputs) -> Any:
             {label: each.entity, "score": each.score, "word": each.word, "start": each.start, "end": each.end}
             for each in result.entities
         ]
-        for result in await inputs.results(calls.label_tokens(inputs.model.name, **inputs.reading))
+        for result in await inputs.results(calls.label_tokens(inputs.model.name, **inputs.search))
     ]
     return rows if inputs.is_list else rows[0]
 
@@ -179,6 +181,10 @@ PARAMETERS: Mapping[str, Any] = {
     "doc_stride": int,
     "handle_impossible_answer": bool,
     "candidate_labels": list[str],
+    "labels": list[str],
+    "threshold": float,
+    "flat_ner": bool,
+    "nested": bool,
     "multi_label": bool,
     "normalize": bool,
     "truncate": bool,

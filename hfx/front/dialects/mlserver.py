@@ -118,7 +118,7 @@ def _texts(task: Task, inputs: Fields, parameters: Fields) -> list[Any]:
         if inputs.keys() != {"question", "context"} or len(questions) != len(contexts):
             raise invalid(f"The inputs are {', '.join(inputs)}. Send as many of question as of context.")
         return [{"question": one, "context": other} for one, other in zip(questions, contexts, strict=True)]
-    if task is Task.ZERO_SHOT_CLASSIFICATION and "candidate_labels" in inputs:
+    if task in (Task.ZERO_SHOT_CLASSIFICATION, Task.TOKEN_CLASSIFICATION) and "candidate_labels" in inputs:
         parameters["candidate_labels"] = inputs.pop("candidate_labels")
     if len(inputs) != 1 or not inputs.keys() <= set(TEXT_NAMES):
         sent = ", ".join(inputs or parameters)

@@ -17,7 +17,7 @@ from hfx.front.fields import Fields
 from hfx.front.refusals import dumped, invalid
 from hfx.front.schemas import body
 
-# How GLiNER divides texts and joins entities. Models here divide texts by themselves, and their entities never overlap.
+# How GLiNER divides texts, which models here do by themselves.
 WITHOUT_EFFECT = ("chunk_length", "overlap")
 NEUTRAL: dict[str, tuple[Any, ...]] = {"stream": (False,), "n": (1,)}
 
@@ -26,7 +26,7 @@ async def detect(request: DialectRequest, model: ServedModel, fields: Fields) ->
     """Return a chat completion whose message has the entities of the text in the request's only message."""
     fields.refuse_unknown(BODY["properties"])
     fields.refuse_unsupported(NEUTRAL)
-    fields.flag("flat_ner")
+    fields.flag("flat_ner", True)  # entities of models with labels of their own never overlap
     for name in WITHOUT_EFFECT:
         fields.number(name, 1, low=0)
     messages = checked_messages(fields.get("messages"))

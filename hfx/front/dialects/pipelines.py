@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from hfx.client.calls import AnswerSettings, Call, LongTexts
 from hfx.front.catalog import ServedModel
 from hfx.front.dialect import DialectRequest
+from hfx.front.entities import search
 from hfx.front.fields import Fields, check_count
 from hfx.front.refusals import invalid
 from hfx.metadata import INT32_MAX
@@ -46,14 +47,15 @@ EXPORTED: Mapping[Task, Mapping[str, str]] = {
     Task.QUESTION_ANSWERING: {"max_seq_len": "max_length"},
     Task.ZERO_SHOT_CLASSIFICATION: {"max_length": "max_length", "hypothesis_template": "hypothesis_template"},
 }
-# All arguments of the pipelines. If the model's task does not have such an argument, the refusal has no "did you mean",
-# because the caller has not misspelled it.
+# All arguments of the pipelines and of GLiNER. If the model's task does not have such an argument, the refusal has no
+# "did you mean", because the caller has not misspelled it.
 OTHERS = frozenset(
     {
-        "aggregation_strategy", "candidate_labels", "delimiter", "doc_stride", "function_to_apply", "grouped_entities",
-        "handle_impossible_answer", "ignore_labels", "ignore_subwords", "max_answer_len", "max_new_tokens",
-        "multi_class", "multi_label", "normalize", "offset_mapping", "return_all_scores", "return_full_text",
-        "return_text", "return_type", "stride", "targets", "temperature", "top_k", "top_p",
+        "aggregation_strategy", "candidate_labels", "delimiter", "doc_stride", "flat_ner", "function_to_apply",
+        "grouped_entities", "handle_impossible_answer", "ignore_labels", "ignore_subwords", "labels", "max_answer_len",
+        "max_new_tokens", "multi_class", "multi_label", "nested", "normalize", "offset_mapping", "return_all_scores",
+        "return_full_text", "return_text", "return_type", "stride", "targets", "temperature", "threshold", "top_k",
+        "top_p",
         *COUNTS, *QUESTION_COUNTS, *(name for table in (*ARGUMENTS.values(), *EXPORTED.values()) for name in table),
     }
 )  # fmt: skip
@@ -106,6 +108,20 @@ class Inputs:
         return settings or ({"long": "truncate"} if cut else {})
 
     @property
+    def search_parameters(self) -> tuple[str, ...]:
+        """The parameters that name the entities to find. Two of them have the names of tensors, or those of gliner."""
+        named = "candidate_labels" if "candidate_labels" in self.parameters else "labels"
+        nesting = "nested" if "nested" in self.parameters else "flat_ner"
+        return (named, nesting, "threshold", "multi_label") if self.model.metadata.needs_labels else ()
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """The arguments of `calls.label_tokens`. Raises Refusal (400), also if labels are missing."""
+        if not self.search_parameters:
+            return {**self.reading}
+        return search(self.request, self.parameters, self.search_parameters[0], "threshold") | {**self.reading}
+
+    @property
     def questions(self) -> list[tuple[str, str]]:
         """The inputs as pairs of a question and a context. Raises Refusal (400, 413) if they are none."""
         pairs = self.inputs if self.is_list and self.inputs else [self.inputs]
@@ -127,7 +143,9 @@ class Inputs:
         for name in [name for name in exported if name in parameters]:
             value = self.request.files.text_settings(self.model).get(exported[name])
             if parameters[name] != value:
-                fix = f"Send {value!r} (the model was exported with it), or leave it out."
+                fix = "Leave it out."
+                if value is not None:
+                    fix = f"Send {value!r} (the model was exported with it), or leave it out."
                 raise parameters.refusal(name, fix)
         taken = {*known, *counts, *ARGUMENTS[task], *exported}
         for name in parameters:

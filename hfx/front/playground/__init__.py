@@ -23,6 +23,7 @@ from hfx.tasks import TASKS
 from hfx.tasks.task import FieldKind, FormField
 
 KINDS: Mapping[str, FieldKind] = {"INT32": "integer", "UINT64": "integer", "FP32": "number", "BOOL": "choice"}
+PARAMETERS = "parameters."  # before the names of settings, in the paths of fields
 LANGUAGES = of_scope(TRANSLATION)
 COMMON = ("max_tokens", "temperature", "top_p", "num_beams", *LANGUAGES)  # the page folds the other settings away
 UNSHOWN = (*names.LOG_PROBS, names.PROMPT_TOKEN_IDS, names.ADD_SPECIAL_TOKENS)  # the page shows texts, not tokens
@@ -61,8 +62,12 @@ def described(model: ServedModel, files: ModelFiles) -> dict[str, Any]:
 
 
 def _form(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
-    """Return the fields of the model's task. An example text with a mask uses the model's own mask token."""
-    form = TASKS[model.task].form
+    """Return the fields of the model's task, of its parameters those that the model takes.
+
+    An example text with a mask uses the model's own mask token.
+    """
+    taken, fields = model.metadata.input_types, TASKS[model.task].form
+    form = tuple(field for field in fields if field.path.removeprefix(PARAMETERS) in (field.path, *taken))
     if model.task is Task.FILL_MASK:
         with suppress(Refusal):
             text, *others = form
@@ -90,7 +95,7 @@ def _settings(model: ServedModel, files: ModelFiles) -> tuple[FormField, ...]:
 def _setting_field(setting: Setting, configuration: Mapping[str, Any]) -> FormField:
     choices = _choices(setting, configuration)
     return FormField(
-        f"parameters.{setting.name}",
+        PARAMETERS + setting.name,
         setting.name,
         "lines" if setting.is_list else "choice" if choices else KINDS.get(setting.dtype, "line"),
         f"{setting.text}; one in each line" if setting.is_list else setting.text,

@@ -11,7 +11,7 @@ const CALLS = {
   'text-classification': { method: 'classify', inputs: ['inputs'], print: PRINT_LABELS },
   'zero-shot-classification': { method: 'zero_shot', inputs: ['inputs', 'parameters.candidate_labels'], print: PRINT_LABELS },
   'token-classification': {
-    method: 'label_tokens', inputs: ['inputs'],
+    method: 'label_tokens', inputs: ['inputs', 'parameters.candidate_labels'], // labels: of models that take them
     print: ['for entity in result.entities:', '    print(f"{entity.score:.4f}  {entity.entity}  {entity.word}")'],
   },
   'fill-mask': {
@@ -48,8 +48,8 @@ function curl(request, hasKey) {
 
 function called(model, values, hasKey) {
   const { method, inputs, print } = CALLS[model.task]
-  const call = callOf(`result = client.${method}`, [literal(model.name), ...inputs.map(path => literal(values.get(path)))],
-    keywordsOf(values, inputs), 4)
+  const given = inputs.filter(path => values.has(path)).map(path => literal(values.get(path)))
+  const call = callOf(`result = client.${method}`, [literal(model.name), ...given], keywordsOf(values, inputs), 4)
   return withClient([call, ...indented(print)], hasKey)
 }
 

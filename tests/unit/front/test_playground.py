@@ -15,7 +15,7 @@ from hfx.front import playground
 from hfx.front.catalog import ServedModel
 from hfx.front.model_files import ModelFiles
 from hfx.front.playground import described
-from hfx.metadata import ModelMetadata
+from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.names import Task
 from hfx.python_backends.engine.generation_settings import SETTINGS, checked
 from hfx.tasks import TASKS
@@ -104,6 +104,14 @@ def test_an_example_with_a_mask_has_the_models_own(tmp_path: Path) -> None:
     (member / "settings.json").write_text('{"mask_token": "<mask>"}')
     [text, *_] = described(served(Task.FILL_MASK), ModelFiles(str(tmp_path)))["fields"]
     assert "<mask>" in text["value"] and "[MASK]" not in text["value"]
+
+
+def test_a_parameter_is_a_field_of_the_models_that_take_it() -> None:
+    for taken in ((), ("candidate_labels", "threshold", "nested", "multi_label")):
+        inputs = tuple(TensorMetadata(name, "BYTES", (-1, -1)) for name in ("text_input", *taken))
+        model = ServedModel(ModelMetadata("toy", inputs, ()), Task.TOKEN_CLASSIFICATION, 1)
+        fields = described(model, ModelFiles(""))["fields"]
+        assert [field["path"] for field in fields] == ["inputs", *(f"parameters.{name}" for name in taken)]
 
 
 def test_settings_have_the_defaults_of_the_model_and_the_ranges_of_the_table(tmp_path: Path) -> None:
