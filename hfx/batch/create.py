@@ -53,7 +53,7 @@ def create(
     Raises JobError and UsageError.
     """
     columns = inputs_of(task, spec.columns, spec.settings)
-    check_settings(task, spec.settings, columns)
+    check_settings(task, spec.settings)
     sources = find_sources(_spooled(folder, spec.inputs, spec.format), spec.format)
     output = replace(spec.output, keep=_kept(spec.keep_columns, sources))
     rows = spec.mini_batch_size or default_rows(task)

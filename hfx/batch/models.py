@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hfx import names
-from hfx.answering import Model, Request
+from hfx.answering import Model
+from hfx.batch.rows import example
 from hfx.batch.servers import Persistence, persistent
 from hfx.errors import ModelChanged, UsageError
 from hfx.metadata import ModelMetadata
-from hfx.tasks import TASKS
 
 # Answers to equal texts of WIDTHS words, in batches of BATCHES rows, must be equal to the bit.
 BATCHES = (1, 2, 8, 16)
@@ -102,10 +102,8 @@ def _check_independence(model: Model) -> None:
     """Raise UsageError for an encoder whose answer to a text depends on the size of the text's batch."""
     if model.answer_many is None or model.task is names.Task.QUESTION_ANSWERING:
         return
-    task = TASKS[model.task]
     for words in WIDTHS:
-        request: Request = {name: [" ".join([task.probe, *["word"] * words])] for name in task.row.texts}
-        request |= {name: ["a", "b"] for name in task.row.required}
+        request = example(model, " word" * words)
         answers = [model.answer_many([request] * rows)[0] for rows in BATCHES]
         if any(answer != answers[0] for answer in answers):
             raise UsageError(

@@ -35,10 +35,11 @@ def prediction_columns(
     `settings` are the tensors that all requests share; they can request log-probabilities, tokens and several answers.
     `own` are the names of the tensors that each row provides. If each row provides its labels, no label has a column.
     """
-    columns = TASKS[task].columns(() if names.CANDIDATE_LABELS in own else labels)
+    has_own_labels = TASKS[task].has_all_labels and names.CANDIDATE_LABELS in own
+    columns = TASKS[task].columns(() if has_own_labels else labels)
     if task is Task.QUESTION_ANSWERING and names.TOP_K in {*settings, *own}:
         columns = (*columns, json_output(names.ANSWERS))
-    if names.CANDIDATE_LABELS in own:
+    if has_own_labels:
         by_label = Column(
             SCORES, "json", lambda answer: compact(dict(zip(answer[names.LABEL], answer[names.SCORE], strict=True)))
         )
@@ -253,7 +254,7 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
     """
     row = TASKS[task].row
     needed = [name for name in row.texts if name not in settings]
-    own = {*row.required, *row.options, *(SETTINGS if task in GENERATION_TASKS else ())}
+    own = {*row.settings, *(SETTINGS if task in GENERATION_TASKS else ())}
     chosen: dict[str, str] = {}
     for text in columns:
         name, equals, column = text.partition("=")
@@ -270,31 +271,35 @@ def inputs_of(task: Task, columns: Sequence[str], settings: Request) -> dict[str
     return chosen
 
 
-def check_settings(task: Task, settings: Request, columns: Collection[str] = ()) -> None:
-    """Raise UsageError for --top-k, which contradicts one column per label, and for missing zero-shot labels.
-
-    `columns` are the inputs that each row provides.
-    """
+def check_settings(task: Task, settings: Request) -> None:
+    """Raise UsageError for --top-k, which contradicts one column per label."""
     if names.TOP_K in settings and TASKS[task].has_all_labels:
         raise UsageError("The output has a column for each label.", "Leave --top-k out.")
-    if task is Task.ZERO_SHOT_CLASSIFICATION and names.CANDIDATE_LABELS not in {*settings, *columns}:
-        fix = "Give --labels sports,politics,food, or --column candidate_labels=COLUMN for labels of each row."
-        raise UsageError("This task needs labels.", fix)
 
 
-def check_columns(columns: Mapping[str, str], model: ModelMetadata) -> None:
-    """Raise UsageError if a column is for an input that the model does not have."""
+def check_columns(columns: Mapping[str, str], model: ModelMetadata, settings: Collection[str] = ()) -> None:
+    """Raise UsageError if a column is for an input that the model does not have, or if the model's labels are missing.
+
+    `settings` are the inputs that all rows share.
+    """
     for name, column in columns.items():
         if name not in model.input_types:
             message = f"The model {model.name!r} has no input {name}, for which the column {column!r} is given."
             raise UsageError(message, f"Leave it out; the model takes {', '.join(model.input_types)}.")
+    if model.needs_labels and names.CANDIDATE_LABELS not in {*settings, *columns}:
+        fix = "Give --labels sports,food (the setting candidate_labels), or --column candidate_labels=COLUMN."
+        raise UsageError(f"The model {model.name!r} needs labels.", fix)
+
+
+def example(model: Model, more: str = "") -> Request:
+    """Return a request with all inputs that the model needs; each of its texts is short, and ends with `more`."""
+    task, inputs = TASKS[model.task], model.metadata.input_types
+    return {name: [task.probe + more] if name in task.row.texts else ["a", "b"] for name in task.row.needed_by(inputs)}
 
 
 def probe(model: Model, settings: Request) -> None:
     """Answer a short text, so that wrong settings cause an error before any row is scored. Raises HfxError."""
-    request: Request = {name: [TASKS[model.task].probe] for name in TASKS[model.task].row.texts}
-    request |= {name: ["a", "b"] for name in TASKS[model.task].row.required}
-    least = {}
+    request, least = example(model), {}
     if model.task in GENERATION_TASKS:
         least = {
             names.MAX_TOKENS: [min(settings.get(names.MAX_TOKENS, [1])[0], settings.get(names.MIN_TOKENS, [1])[0])]

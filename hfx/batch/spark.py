@@ -162,7 +162,7 @@ def _scorer(model: str, column: str | Mapping[str, str] | None, prefix: str, opt
         for name, value in options.get("settings", {}).items()
     }
     inputs = _inputs(task, column)
-    check_columns(inputs, metadata)
+    check_columns(inputs, metadata, settings)
     check_values(metadata, settings)
     seed = settings.pop(names.SEED, [0])[0]
     if own := [name for name in inputs if name in settings and name in TASKS[task].row.texts]:

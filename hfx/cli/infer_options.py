@@ -30,10 +30,16 @@ class EncoderOptions:
 
     PANEL: ClassVar[str] = "Classification and question answering"
 
-    candidate_labels: str | None = option(None, "Zero-shot: candidate labels.", "--labels", metavar="A,B")
-    multi_label: bool | None = option(
-        None, "Zero-shot: score each label independently, or all against each other.", "--multi-label/--single-label"
+    candidate_labels: str | None = option(
+        None, "Zero-shot: candidate labels. GLiNER: labels of the entities to find.", "--labels", metavar="A,B"
     )
+    multi_label: bool | None = option(
+        None,
+        "Zero-shot: score each label independently, or all against each other. GLiNER: an entity may have several.",
+        "--multi-label/--single-label",
+    )
+    threshold: float | None = option(None, "GLiNER: score that an entity must exceed. Default: 0.5.")
+    nested: bool | None = option(None, "GLiNER: an entity may be inside another one.", "--nested/--flat")
     context: str | None = option(None, "Question answering: text that contains the answer.")
     max_answer_len: int | None = option(None, "Question answering: most tokens of an answer.")
     long: Literal["truncate", "chunk", "error", "mean", "max"] | None = option(
@@ -116,7 +122,7 @@ class GenerationOptions:
 def settings(task: Task, encoder: EncoderOptions, generation: GenerationOptions) -> Request:
     """Return the options as input tensors. Raises UsageError for an option that `task` does not take."""
     row = TASKS[task].row
-    taken = {*row.needed[1:], *row.options}
+    taken = {*row.texts[1:], *row.settings}
     for field in given(encoder):
         if field not in taken:
             _refuse_option(task, flag(EncoderOptions, field))
@@ -137,7 +143,7 @@ def request_of(task: Task, entry: Entry, settings: Request, model: ModelMetadata
     """
     if isinstance(entry.content, UsageError):
         raise entry.content
-    needed = TASKS[task].row.needed
+    needed = TASKS[task].row.needed_by(model.input_types)
     own = {needed[0]: entry.content} if isinstance(entry.content, str) else entry.content
     request = settings | {name: _listed(value) for name, value in own.items() if value is not None}
     for name in needed:

@@ -16,8 +16,10 @@ from hfx.cli.commands import grouped
 from hfx.cli.connection import DEFAULT_URL, RepositoryArgument, RepositoryOption, chosen_repository
 from hfx.cli.output import Reporter, reporter
 from hfx.cli.serve_options import FrontOptions, ServeOptions
+from hfx.names import Kind
 from hfx.python_backends.serving.traces import ENDPOINT_VARIABLE
 from hfx.tasks import TASKS
+from hfx.tasks.kinds import KIND
 
 if TYPE_CHECKING:
     from hfx.batch.api.process import BatchProcess
@@ -233,8 +235,10 @@ def example(repository: Path, name: str, url: str) -> str:
     """Return a command that queries the model NAME, with the arguments of its task."""
     from hfx.repository import models
 
-    tasks = {entry.name: entry.manifest.task for entry in models(repository) if entry.manifest}
-    arguments = TASKS[tasks[name]].example if name in tasks else "'some text'"
+    manifest = next((entry.manifest for entry in models(repository) if entry.name == name), None)
+    arguments = TASKS[manifest.task].example if manifest else "'some text'"
+    if manifest and manifest.choices.get(KIND) == Kind.SPANS:
+        arguments += " --labels person,place"
     server = "" if url == DEFAULT_URL else f" --url {url}"
     return f"hfx infer {name}{server} {arguments}"
 

@@ -60,7 +60,7 @@ def row_settings(task: Task, metadata: ModelMetadata, variables: Mapping[str, st
     columns = tuple(text.split(",")) if "=" in text else (text,)
     chosen = _listed(variables.get(SETTINGS, "{}"))
     inputs = inputs_of(task, columns, chosen)
-    check_columns(inputs, metadata)
+    check_columns(inputs, metadata, chosen)
     check_values(metadata, chosen)
     seed = chosen.pop(SEED, [0])[0]
     return RowSettings(columns, inputs, chosen, seed)

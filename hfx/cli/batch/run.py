@@ -115,7 +115,7 @@ def run(
     shard = None if work.shard is None else parse_shard(work.shard)
     task, metadata, _ = describe(name, options.place())
     chosen = checked(settings(task, encoder, generation), metadata)
-    check_columns(inputs_of(task, source.column or ["text"], chosen), metadata)
+    check_columns(inputs_of(task, source.column or ["text"], chosen), metadata, chosen)
     spec = _spec(name, given_inputs, chosen, source, target)
     folder = Folder(target.output)
     prepare(folder, shared=shard is not None)

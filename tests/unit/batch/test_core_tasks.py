@@ -12,7 +12,7 @@ import pytest
 
 from hfx.answering import Answer
 from hfx.batch.models import Repository, open_model
-from hfx.batch.rows import check_settings
+from hfx.batch.rows import check_columns
 from hfx.errors import HfxError, UsageError
 from tests.rigs.checkpoints.published import VNNI, export_zoo
 from tests.rigs.files.batch_jobs import Opened, output_rows, table
@@ -111,4 +111,4 @@ def test_columns_that_do_not_fit_the_inputs_of_a_task_are_refused(opened: Opened
 def test_zero_shot_classification_needs_labels(opened: Opened) -> None:
     if opened.model.task == "zero-shot-classification":
         with pytest.raises(UsageError, match="needs labels"):
-            check_settings(opened.model.task, {})
+            check_columns({"text_input": "text"}, opened.model.metadata)

@@ -16,6 +16,7 @@ from hfx.batch.azure.rows import COLUMN, SETTINGS, open_scorer
 from hfx.batch.models import Repository, open_model
 from hfx.batch.rows import check_columns, inputs_of, own_settings, prediction_columns, row_seed
 from hfx.errors import UsageError
+from hfx.metadata import ModelMetadata, TensorMetadata
 from hfx.names import Task
 from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.files.batch_jobs import Opened, output_rows, table
@@ -135,6 +136,19 @@ def test_the_tokens_of_a_prompt_are_a_column(generator: Opened) -> None:
     tokens = json.loads(str(column.cell(generator.model.answer({"text_input": ["A dog"], **settings}))))
     assert column.name == "prompt_tokens" and "".join(token["text"] for token in tokens) == "A dog"
     assert [len(token["top"]) for token in tokens] == [0, *[1] * (len(tokens) - 1)]
+
+
+def test_entities_may_have_their_labels_and_threshold_in_columns() -> None:
+    columns = ["text", "candidate_labels=labels", "threshold=t", "nested=n"]
+    own = inputs_of(Task.TOKEN_CLASSIFICATION, columns, {})
+    model = ModelMetadata("m", tuple(TensorMetadata(name, "BYTES", (-1, -1)) for name in own), ())
+    check_columns(own, model)
+    cells = {"candidate_labels": '["a, b", "c"]', "threshold": "0.25", "nested": "true"}
+    expected = {"candidate_labels": ["a, b", "c"], "threshold": [0.25], "nested": [True]}
+    assert own_settings(cells, own, textual=True) == expected
+    assert [each.name for each in prediction_columns(Task.TOKEN_CLASSIFICATION, (), {}, own=own)] == ["entities"]
+    with pytest.raises(UsageError, match="needs labels"):
+        check_columns(inputs_of(Task.TOKEN_CLASSIFICATION, ["text"], {}), model)
 
 
 def test_invalid_columns_of_settings_are_refused(generator: Opened) -> None:

@@ -22,7 +22,8 @@ from hfx.tasks import TASKS
 TENSORS = [
     *(TensorMetadata(name, "BYTES", (-1, 1)) for name in ("question", "context", "query")),
     TensorMetadata("candidate_labels", "BYTES", (-1, -1)),
-    *(TensorMetadata(name, "BOOL", (-1, 1)) for name in ("multi_label", "raw_scores")),
+    *(TensorMetadata(name, "BOOL", (-1, 1)) for name in ("multi_label", "raw_scores", "nested")),
+    TensorMetadata("threshold", "FP32", (-1, 1)),
     *(TensorMetadata(each.name, each.data_type[5:].replace("STRING", "BYTES"), (-1, *each.dims))
       for each in GENERATOR_INPUTS),
 ]  # fmt: skip
@@ -54,6 +55,12 @@ def asked(task: Task, content: Any, **given: Any) -> Request:
             Task.ZERO_SHOT_CLASSIFICATION,
             {"candidate_labels": "a, b,", "multi_label": True},
             {"text_input": ["t"], "candidate_labels": ["a", "b"], "multi_label": [True]},
+        ),
+        (
+            Task.TOKEN_CLASSIFICATION,
+            {"candidate_labels": "a,b", "threshold": 0.3, "nested": True, "multi_label": False},
+            {"text_input": ["t"], "candidate_labels": ["a", "b"], "threshold": [0.3], "nested": [True],
+             "multi_label": [False]},
         ),
         (
             Task.SUMMARIZATION,
@@ -105,7 +112,12 @@ def test_an_option_of_another_task_is_refused(task: Task, given: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("task", "option"), [(Task.QUESTION_ANSWERING, "--context"), (Task.ZERO_SHOT_CLASSIFICATION, "--labels")]
+    ("task", "option"),
+    [
+        (Task.QUESTION_ANSWERING, "--context"),
+        (Task.ZERO_SHOT_CLASSIFICATION, "--labels"),
+        (Task.TOKEN_CLASSIFICATION, "--labels"),  # of a model that takes labels, as MODEL does
+    ],
 )
 def test_a_missing_option_of_the_task_is_named(task: Task, option: str) -> None:
     with pytest.raises(UsageError) as caught:
