@@ -146,9 +146,10 @@ def _targets(
     if kind.ranks:
         for row in rows:
             _check_number(path, row, column)
-    elif kind.task is names.Task.ZERO_SHOT_CLASSIFICATION:
+    elif names.CANDIDATE_LABELS in requests[0]:
         for row, target, request in zip(rows, targets, requests, strict=True):
-            _check_labels(path, [row], column, [[target]], request[names.CANDIDATE_LABELS], "the row's candidates are")
+            labels = _entities(path, row, column) if kind.task is names.Task.TOKEN_CLASSIFICATION else [target]
+            _check_labels(path, [row], column, [labels], request[names.CANDIDATE_LABELS], "the row's candidates are")
     elif kind.task is names.Task.TOKEN_CLASSIFICATION:
         entities = [_entities(path, row, column) for row in rows]
         if names.CANDIDATE_LABELS not in requests[0]:

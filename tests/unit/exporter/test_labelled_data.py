@@ -10,10 +10,10 @@ import pytest
 
 from hfx.cli import main
 from hfx.cli.export_summary import summary
-from hfx.exporter.encoder.kinds import usual_kind
+from hfx.exporter.encoder.kinds import BY_KIND, usual_kind
 from hfx.exporter.encoder.kinds.cross_encoder import PairClassifier
 from hfx.exporter.labelled_data import read_data
-from hfx.names import Task
+from hfx.names import Kind, Task
 from hfx.rows import RowError
 from tests.rigs.checkpoints import tiny_checkpoints
 from tests.rigs.checkpoints.published import export_checkpoint
@@ -64,6 +64,17 @@ def test_targets_that_no_answer_equals_are_refused_with_their_line(
         read_data(write(tmp_path, HEADERS[task], *rows), usual_kind(task), config)
     assert all(word in error.value.message for word in words), error.value.message
     assert error.value.fix
+
+
+def test_entities_that_a_request_names_are_among_the_candidates_of_their_row(tmp_path: Path) -> None:
+    entities = [f'[{{"entity": "{label}", "start": 0, "end": 1}}]' for label in "xz"]
+    rows = [("a", "x|y", each) for each in entities]
+    kind = BY_KIND[Kind.SPANS].published((), has_prompts=False)
+    header = ("text", "candidate_labels", "entities")
+    data = read_data(write(tmp_path, header, rows[0]), kind, {})
+    assert data.requests == ({"text_input": "a", "candidate_labels": ["x", "y"]},) and data.targets == (entities[0],)
+    with pytest.raises(RowError, match=r"'z'.* the row's candidates are 'x', 'y'"):
+        read_data(write(tmp_path, header, *rows), kind, {})
 
 
 def test_labels_are_named_or_numbered(tmp_path: Path) -> None:
