@@ -152,11 +152,7 @@ def _targets(
             _check_labels(path, [row], column, [labels], request[names.CANDIDATE_LABELS], "the row's candidates are")
     elif kind.task is names.Task.TOKEN_CLASSIFICATION:
         entities = [_entities(path, row, column) for row in rows]
-        if names.CANDIDATE_LABELS not in requests[0]:
-            _check_labels(path, rows, column, entities, _kinds(_labels(kind, config)))
-        for row, found, request in zip(rows, entities, requests, strict=True):
-            own = request.get(names.CANDIDATE_LABELS, found)
-            _check_labels(path, [row], column, [found], own, "the row's candidates are")
+        _check_labels(path, rows, column, entities, _kinds(_labels(kind, config)))
     elif kind.task in (names.Task.TEXT_CLASSIFICATION, names.Task.TEXT_RANKING):
         labels = _labels(kind, config)
         targets = [_label(target, labels) for target in targets]

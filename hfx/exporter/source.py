@@ -169,8 +169,11 @@ def open_config(model: str, revision: str | None = None) -> Checkpoint:
 def _of_table(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint of a StaticEmbedding with the sizes of its table in its config.
 
-    Raises CheckpointCorrupt if there is no table or no tokenizer.
+    Raises CheckpointCorrupt if there is no table or no tokenizer, and CheckpointUnsupported for a pickle.
     """
+    if checkpoint.pickled:
+        message = f"{checkpoint.weights[0]} is a pickle, which hfx does not read for a table."
+        raise CheckpointUnsupported(message, "Save it as safetensors.")
     shapes, folder = stored_shapes(checkpoint.weights), checkpoint.home.folder
     table = shapes.get(TABLE) or shapes.get(MODEL2VEC, ())
     rows = shapes[MAPPING] if MAPPING in shapes and TABLE not in shapes else table[:1]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER, TEXT_ENCODER, Gliclass, Gliner, library_name
+from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER, TEXT_ENCODER, Gliclass, Gliner
 from tests.rigs.checkpoints import tiny_checkpoints
 from tests.rigs.checkpoints.tiny_checkpoints import HIDDEN
 
@@ -18,7 +18,7 @@ MARKERS = ("<<LABEL>>", "<<SEP>>")
 
 def save_gliner(folder: Path) -> Path:
     """Save a span model with an LSTM, in the files of gliner."""
-    from hfx.exporter.encoder.checkpoint.label_heads import SpanHead, Words
+    from hfx.exporter.encoder.checkpoint.label_heads import SpanHead, Words, library_name
 
     head = SpanHead(Words(HIDDEN, SPANS.hidden, SPANS.layers), SPANS.hidden, SPANS.width, True)
     encoder, size, _ = _encoder(folder, SPANS.markers)
@@ -29,7 +29,7 @@ def save_gliner(folder: Path) -> Path:
 
 def save_gliclass(folder: Path) -> Path:
     """Save a model that reads the text and each label at its separator, in the files of gliclass."""
-    from hfx.exporter.encoder.checkpoint.label_heads import TextHead
+    from hfx.exporter.encoder.checkpoint.text_heads import TextHead
 
     encoder, size, (marker, separator) = _encoder(folder, MARKERS)
     own = {"prompt_first": True, "hidden_size": HIDDEN, "extract_text_features": True, "vocab_size": size}
