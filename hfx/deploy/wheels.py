@@ -60,12 +60,10 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)
     # ONNX Runtime's wheel requires numpy, although native models don't import it.
-    needed = [*((NUMPY,) if with_numpy else ()), *((TOKENIZERS,) if in_python else ())]
-    needed += [LLGUIDANCE] if generators else []
+    needed = [each for each, used in ((NUMPY, with_numpy), (TOKENIZERS, in_python), (LLGUIDANCE, generators)) if used]
     if generators and deployment.device == "gpu" and deployment.release.tag < CUDA_13_TAG:
         raise UsageError(
-            f"onnxruntime-gpu, which {generators[0].name!r} needs, is for CUDA 13; Triton {deployment.release.tag} "
-            "has an older one.",
+            f"{generators[0].name!r} needs CUDA 13 (onnxruntime-gpu); Triton {deployment.release.tag} has older.",
             f"Use --triton {CUDA_13_TAG} or later.",
         )
     of_labels = any(path.endswith(f"/{LABELS_NET}") for model in deployment.models for path in model.manifest.files)

@@ -24,6 +24,7 @@ from hfx.errors import FetchFailed, ModelCorrupt, UsageError
 from hfx.manifest import read_manifest, verify_files
 from hfx.names import COMPILED_TOKENIZER
 from hfx.native.build import LIBRARY
+from hfx.python_backends.label_net import NET as LABELS_NET
 from hfx.python_backends.onnxruntime.config import ROWS_FILE
 from hfx.releases import MINIMUM_SECURE, release
 from hfx.repository import parse_config
@@ -272,6 +273,12 @@ def test_an_encoder_is_native_on_a_gpu_where_the_image_has_cuda_13(with_rows: Pa
     assert earlier.memory.value - made.memory.value > earlier.shared_memory.value // 2
     assert wheels.ONNXRUNTIME["gpu"] in wheels.requirements(made)
     assert wheels.ONNXRUNTIME["gpu"] not in wheels.requirements(earlier)
+
+
+def test_a_net_of_labels_beside_the_tokenizer_needs_onnx_runtime_on_a_gpu(with_rows: Path) -> None:
+    (with_rows / "m_tokenize/1" / LABELS_NET).write_bytes(b"net")
+    deployment = open_deployment(seal(with_rows), ["m"], device="gpu", triton="24.12")
+    assert wheels.ONNXRUNTIME["gpu"] in wheels.requirements(deployment)
 
 
 def test_only_gpus_read_the_graph_of_rows(with_rows: Path) -> None:
