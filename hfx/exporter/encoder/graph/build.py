@@ -17,7 +17,7 @@ from hfx.errors import CheckpointUnsupported, StorageFull
 from hfx.exporter.encoder.graph.pooled_graph import append_pooling, sum_by_operators
 from hfx.exporter.encoder.graph.ragged import assign, flatten_inputs
 from hfx.exporter.encoder.graph.trace import optimum_graph, trace, traceable
-from hfx.exporter.encoder.kinds import EncoderKind
+from hfx.exporter.encoder.kinds.kind import EncoderKind
 from hfx.exporter.graph.writer import check
 from hfx.exporter.options import Exporter
 from hfx.exporter.plan import OPSET
