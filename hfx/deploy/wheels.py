@@ -63,7 +63,7 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
     needed = [each for each, used in ((NUMPY, with_numpy), (TOKENIZERS, in_python), (LLGUIDANCE, generators)) if used]
     if generators and deployment.device == "gpu" and deployment.release.tag < CUDA_13_TAG:
         raise UsageError(
-            f"{generators[0].name!r} needs CUDA 13 (onnxruntime-gpu); Triton {deployment.release.tag} has older.",
+            f"{generators[0].name!r} needs CUDA 13; Triton {deployment.release.tag} has an older one.",
             f"Use --triton {CUDA_13_TAG} or later.",
         )
     of_labels = any(path.endswith(f"/{LABELS_NET}") for model in deployment.models for path in model.manifest.files)
