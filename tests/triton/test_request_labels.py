@@ -19,10 +19,12 @@ from hfx.local.encoder import LocalModel
 from hfx.python_backends.labelled import MOST_LABELS
 from tests.rigs.checkpoints import labelled
 from tests.rigs.checkpoints.published import export_random
+from tests.rigs.clients import chromium
 from tests.rigs.clients.dialect_calls import API_KEY, BOUNDED_KEY, call
 from tests.rigs.files.batch_jobs import Opened, output_rows, table
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.serve_process import ServeProcess, serving
+from tests.triton.test_playground import choose, codes, fill, output_of, run
 
 pytestmark = pytest.mark.triton
 MODELS = SPANS, LABELS = "spans", "labels"
@@ -253,3 +255,23 @@ def test_liveness_probes_are_answered(served: ServeProcess) -> None:
     before = counts()
     wait_until(lambda: all(counts()[name][0] > before[name][0] for name in MODELS), "a probe of each model")
     assert [counts()[name][1] for name in MODELS] == [before[name][1] for name in MODELS]
+
+
+@chromium.needs_chromium
+def test_the_playground_marks_the_entities_of_the_labels_that_its_user_writes(
+    served: ServeProcess, spans: LocalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HFX_TOKEN", API_KEY)
+    with chromium.tab(tmp_path) as tab:
+        tab.command("Page.navigate", url=f"{served.http_url}/#model={SPANS}")
+        tab.wait_for("document.activeElement?.id === 'key'")
+        tab.type(API_KEY)
+        tab.press("Enter")
+        choose(tab, SPANS)
+        fill(tab, "inputs", TEXT)
+        fill(tab, "parameters.candidate_labels", "\n".join(NAMED))
+        run(tab)
+        marked = tab.value("[...document.querySelectorAll('#answer mark')].map(mark => mark.firstChild.data)")
+        assert marked == [each["word"] for each in entities(spans)]
+        printed = output_of("Python", codes(tab)["Python"]).splitlines()
+        assert [line.split("  ")[2] for line in printed] == marked
