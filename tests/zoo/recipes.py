@@ -40,6 +40,14 @@ RECIPES: tuple[Recipe, ...] = (
         "nli-bart", task="nli", architecture="bart", vocab_size=1600, train_examples=16000, warm_up_steps=500, steps=420
     ),
     Recipe("entities-bert", task="entities", architecture="bert-cased", vocab_size=1000, steps=250),
+    Recipe(
+        "labelled-spans-deberta", task="labelled-entities", architecture="deberta-v3", vocab_size=1000, max_tokens=256,
+        warm_up_steps=200, steps=800, batch_size=32, learning_rate=1.5e-3, smoothing=0.0,
+    ),
+    Recipe(
+        "labelled-topics-deberta", task="labelled-topics", architecture="deberta-v3", vocab_size=1200, max_tokens=256,
+        warm_up_steps=200, steps=1000, batch_size=32, smoothing=0.0,
+    ),
     Recipe("answers-bert", task="answers", architecture="bert", layers=3, batch_size=16, warm_up_steps=400, steps=800),
     Recipe("similar-mpnet", task="similarity", architecture="mpnet", steps=300),
     Recipe("topics-roberta", task="topics", architecture="roberta", vocab_size=1200, steps=300),

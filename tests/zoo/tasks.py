@@ -11,6 +11,7 @@ from tests.zoo.data import answers, entities, nli, sentiment, similarity, storie
 from tests.zoo.objectives import (
     classification,
     entailed_text,
+    labelled,
     language_modelling,
     sequence_to_sequence,
     spans,
@@ -64,6 +65,12 @@ TASKS: dict[str, Task] = {
         entities.compose,
         tagging.objective(entities.LABELS),
         ("data/entities.py", "objectives/tagging.py"),
+    ),
+    "labelled-entities": Task(
+        "entities", entities.compose, labelled.spans(), ("data/entities.py", "data/topics.py", "objectives/labelled.py")
+    ),
+    "labelled-topics": Task(
+        "topics", topics.compose, labelled.texts(), ("data/entities.py", "data/topics.py", "objectives/labelled.py")
     ),
     "answers": Task("answers", answers.compose, spans.objective(), ("data/answers.py", "objectives/spans.py")),
     "similarity": Task(
