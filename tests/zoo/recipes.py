@@ -42,11 +42,11 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("entities-bert", task="entities", architecture="bert-cased", vocab_size=1000, steps=250),
     Recipe(
         "labelled-spans-deberta", task="labelled-entities", architecture="deberta-v3", vocab_size=1000, max_tokens=256,
-        warm_up_steps=200, steps=800, batch_size=32, learning_rate=1.5e-3, smoothing=0.0,
+        warm_up_steps=500, steps=200, batch_size=32, learning_rate=1.5e-3, smoothing=0.002,
     ),
     Recipe(
         "labelled-topics-deberta", task="labelled-topics", architecture="deberta-v3", vocab_size=1200, max_tokens=256,
-        warm_up_steps=200, steps=1000, batch_size=32, smoothing=0.0,
+        warm_up_steps=700, steps=200, batch_size=32, smoothing=0.02,
     ),
     Recipe("answers-bert", task="answers", architecture="bert", layers=3, batch_size=16, warm_up_steps=400, steps=800),
     Recipe("similar-mpnet", task="similarity", architecture="mpnet", steps=300),

@@ -14,9 +14,9 @@ from typing import Any
 
 from tests.zoo import world
 from tests.zoo.data import entities, topics
-from tests.zoo.objectives.objective import Feature, Objective, WarmUp, batches, micro_f1, padded
+from tests.zoo.objectives.objective import Feature, Loss, Objective, WarmUp, batches, micro_f1, padded
 
-WIDTH, HIDDEN, MOST_LABELS = 6, 64, 6  # words of a span, of GLiNER's head, labels of an example
+WIDTH, HIDDEN = 6, 64  # words of a span, and the width of GLiNER's head
 SPAN_MARKERS, TEXT_MARKERS = ("<<ENT>>", "<<SEP>>"), ("<<LABEL>>", "<<SEP>>")
 # The first names are those of the evaluation.
 ENTITY_NAMES = {
@@ -63,7 +63,7 @@ def spans() -> Objective:
 
     return Objective(
         head="Model", metric="micro_f1", texts=lambda e: [e.text, *_all_names(ENTITY_NAMES)], encode=encode,
-        loss=_spans_loss, evaluate=evaluate, warm_up=WarmUp(_with(_span_head, SPAN_MARKERS), _spans_loss),
+        loss=_spans_loss, evaluate=evaluate, warm_up=WarmUp(_with(_span_head, SPAN_MARKERS), _decisive(_spans_loss)),
         extra_files=_write_gliner,
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ def texts() -> Objective:
 
     return Objective(
         head="Model", metric="micro_f1", texts=lambda e: [e.text, *_all_names(TOPIC_NAMES)], encode=encode,
-        loss=_text_loss, evaluate=evaluate, warm_up=WarmUp(_with(_text_head, TEXT_MARKERS), _text_loss),
+        loss=_text_loss, evaluate=evaluate, warm_up=WarmUp(_with(_text_head, TEXT_MARKERS), _decisive(_text_loss)),
         extra_files=_write_gliclass,
     )  # fmt: skip
 
@@ -172,6 +172,11 @@ def _text_loss(model: Any, features: list[Feature], smoothing: float) -> Any:
     return _cross_entropy(scores, targets, valid, smoothing)
 
 
+def _decisive(loss: Loss) -> Loss:
+    """The loss without smoothing, with which labels are learned in fewer steps."""
+    return lambda model, features, smoothing: loss(model, features, 0.0)
+
+
 def _cross_entropy(scores: Any, targets: Any, valid: Any, smoothing: float) -> Any:
     from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -191,10 +196,14 @@ def _decoded(scores: Any, feature: Feature, labels: _Labels) -> set[_Span]:
 
 
 def _with(head: Callable[[int], Any], markers: tuple[str, ...]) -> Callable[[Any, list[Feature]], list[Feature]]:
-    """What a warm-up begins with: the encoder gets embeddings of the markers, and the head."""
+    """What a warm-up begins with: the encoder gets embeddings of the markers, and the head.
+
+    The embeddings are 0: markers with equal embeddings would attend to each other first, not to the labels beside them.
+    """
 
     def prepare(model: Any, features: list[Feature]) -> list[Feature]:
-        model.resize_token_embeddings(model.config.vocab_size + len(markers), mean_resizing=False)
+        embeddings = model.resize_token_embeddings(model.config.vocab_size + len(markers), mean_resizing=False)
+        embeddings.weight.data[-len(markers) :] = 0
         model.head = head(model.config.hidden_size)
         for module in model.head.modules():
             if type(module).__name__ == "Dropout":
