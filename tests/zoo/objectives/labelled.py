@@ -111,26 +111,23 @@ def _all_names(names: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _spans_feature(tokenizer: Any, example: entities.Example, labels: _Labels) -> Feature:
-    """The sequence of gliner; `targets` are (first word, further words, label), `places` the characters of the words."""
+    """The sequence of gliner. `places` are the characters of the words.
+
+    `targets` are spans: the first word, the number of further words, and the label.
+    """
     from hfx.python_backends.labelled import LABEL, WORD, WORDS
 
-    words = list(WORDS.finditer(example.text))
+    places = [word.span() for word in WORDS.finditer(example.text)]
     prompt = [each for _, name in labels for each in (SPAN_MARKERS[0], name)] + [SPAN_MARKERS[1]]
-    encoding = tokenizer([*prompt, *(word.group() for word in words)], is_split_into_words=True)
+    encoding = tokenizer([*prompt, *(example.text[slice(*place)] for place in places)], is_split_into_words=True)
     owners = [-1 if owner is None else owner for owner in encoding.word_ids()]
-    roles = {at: LABEL for at in range(0, len(prompt) - 1, 2)}
-    roles |= {at: WORD for at in range(len(prompt), len(prompt) + len(words))}
-    mask = [
-        1 if owner == before else roles.get(owner, 1) for before, owner in zip([-1, *owners[:-1]], owners, strict=True)
-    ]
-    starts, ends = ({at(word): i for i, word in enumerate(words)} for at in (lambda m: m.start(), lambda m: m.end()))
+    roles = dict.fromkeys(range(0, len(prompt) - 1, 2), LABEL)
+    roles |= dict.fromkeys(range(len(prompt), len(prompt) + len(places)), WORD)
+    mask = [1 if owner == last else roles.get(owner, 1) for last, owner in zip([-1, *owners], owners, strict=False)]
+    starts, ends = ({place[side]: at for at, place in enumerate(places)} for side in (0, 1))
     order = {label: at for at, (label, _) in enumerate(labels)}
-    targets = [
-        (starts[start], ends[end] - starts[start], order[label])
-        for start, end, label in spans_of(example)
-        if label in order
-    ]
-    places = [word.span() for word in words]
+    spans = [span for span in spans_of(example) if span[2] in order]
+    targets = [(starts[start], ends[end] - starts[start], order[label]) for start, end, label in spans]
     ids = encoding["input_ids"]
     return {"input_ids": ids, "roles": mask, "labels": len(labels), "targets": targets, "places": places}
 
@@ -220,18 +217,15 @@ def _span_head(width: int) -> Any:
 
 
 def _text_head(width: int) -> Any:
-    from hfx.exporter.encoder.checkpoint.label_heads import TextHead
     from hfx.exporter.encoder.checkpoint.labelled import Gliclass
+    from hfx.exporter.encoder.checkpoint.text_heads import TextHead
 
-    own = Gliclass(
-        hidden=width, scorer="simple", activation="gelu", averages=False, normalizes=False, embeds_marker=True,
-        reads_separator=True, marker_id=0, separator_id=0,
-    )  # fmt: skip
-    return TextHead(width, own)
+    return TextHead(width, Gliclass(hidden=width, reads_separator=True))
 
 
 def _write_gliner(folder: Path, model: Any, tokenizer: Any) -> None:
-    from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER, _library_name
+    from hfx.exporter.encoder.checkpoint.label_heads import library_name
+    from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER
 
     own = {
         "model_name": "deberta", "name": "gliner", "model_type": None, "hidden_size": HIDDEN, "max_width": WIDTH,
@@ -241,7 +235,7 @@ def _write_gliner(folder: Path, model: Any, tokenizer: Any) -> None:
         "class_token_index": tokenizer.convert_tokens_to_ids(SPAN_MARKERS[0]),
     }  # fmt: skip
     (folder / "config.json").unlink()
-    _write(folder, "gliner_config.json", model, own, SPANS_ENCODER, _library_name)
+    _write(folder, "gliner_config.json", model, own, SPANS_ENCODER, library_name)
 
 
 def _write_gliclass(folder: Path, model: Any, tokenizer: Any) -> None:
