@@ -97,9 +97,9 @@ $(AZURE)/.installed: Makefile
 
 azure-checks: $(AZURE)/.installed ## azure-ai-ml, which tests load the files of `hfx deploy azureml` with
 
-test-full: check $(VENV)/.docs $(OPTIMUM)/.installed azure-checks ## Every test, also those under transformers 4.57
+test-full: check $(VENV)/.docs $(OPTIMUM)/.installed $(GLINER)/.installed azure-checks ## Every test, also those under transformers 4.57
 	$(BIN)/python -m tests.zoo build --all
-	$(PYTEST) tests/triton tests/unit tests/attacks -m 'not soak'
+	HFX_TEST_GLINER=$(GLINER) $(PYTEST) tests/triton tests/unit tests/attacks -m 'not soak'
 	$(OPTIMUM)/bin/python -m pytest tests/transformers4 tests/attacks/test_private_view.py
 	$(BIN)/python -m pytest tests/arm64/test_bits.py
 	$(MAKE) containers
@@ -113,6 +113,15 @@ $(CUDA_HOST)/.installed: constraints.txt | $(STAMP)
 
 test-cuda-host: install $(CUDA_HOST)/.installed ## What ONNX Runtime's CUDA provider does with the files, without a GPU (250 MB)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/cuda_host
+
+GLINER := build/gliner
+$(GLINER)/.installed: Makefile | $(STAMP)
+	rm -rf $(GLINER)
+	$(BIN)/$(PIP) --no-deps --target $(GLINER) gliner==0.2.29 gliclass==0.1.21
+	@touch $@
+
+test-gliner: install $(GLINER)/.installed ## Models that read the labels of a request, beside gliner and gliclass
+	HFX_TEST_GLINER=$(GLINER) $(PYTEST) tests/unit/exporter/test_labelled_models.py
 
 test-arm64: install ## hfx on an emulated ARM64 machine: kernels, bits, a real Triton, an export (root, apt, 4 GB, an hour; else skipped)
 	$(BIN)/python -m pytest tests/arm64 -m 'not soak' --timeout 3600

@@ -36,6 +36,7 @@ TESTS = (
     ("HFX_TEST_TRITON", "folder of a Triton installation, in place of nvidia-pytriton's"),
     ("HFX_TEST_ONNXRUNTIME_BACKEND", "folder of NVIDIA's onnxruntime backend"),
     ("HFX_TEST_SAGEMAKER_SERVE", "the `serve` script of AWS's Triton image"),
+    ("HFX_TEST_GLINER", "folder of the packages gliner and gliclass (`make test-gliner`)"),
     ("HFX_TEST_PROCESSOR", "internal: the processor that a test simulates"),
     ("HFX_NATIVE_TEST_FLAGS", "flags of the compiler for the native library, such as sanitizers"),
     ("HFX_SOAK_SECONDS", "length of `make soak`; default: 600"),

@@ -1,7 +1,6 @@
 """GLiNER and GLiClass: what trained models find in fp32 and int8, their heads, and their libraries' answers.
 
-The libraries are compared where HFX_ORACLE names a folder of them:
-`pip install --no-deps --target FOLDER gliner==0.2.29 gliclass==0.1.21`.
+The libraries are compared where HFX_TEST_GLINER names a folder of them (`make test-gliner`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from tests.rigs.checkpoints.published import export_checkpoint, export_zoo
 from tests.zoo.objectives.objective import micro_f1
 
 SPANS, TOPICS = "labelled-spans-deberta", "labelled-topics-deberta"
-ORACLE = os.environ.get("HFX_ORACLE")
-needs_libraries = pytest.mark.skipif(not ORACLE, reason="no libraries: HFX_ORACLE=FOLDER of gliner and gliclass")
+ORACLE = os.environ.get("HFX_TEST_GLINER")
+needs_libraries = pytest.mark.skipif(not ORACLE, reason="no gliner and gliclass (make test-gliner)")
 LEAST_INT8 = 0.99  # F1 of int8 against fp32
 ENTITY_LABELS = {"date": "", "organization": "ORG", "person": "PER", "place": "LOC"}
 HELD_OUT, REQUESTS = 300, 60
