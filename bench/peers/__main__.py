@@ -6,11 +6,13 @@ import argparse
 import shutil
 
 from bench.peers import PEERS, needed
+from bench.peers.gliner_library import GLINER
 from bench.peers.llama_server import SERVER
 from bench.peers.mlserver import MLSERVER
 
 PACKAGES = {
     **{name: needed(name) for name in PEERS if name != "hfx"},
+    "gliner": (GLINER,),
     "mlserver": (MLSERVER,),
     "llama-server": (SERVER,),
 }
