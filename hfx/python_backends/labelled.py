@@ -49,6 +49,7 @@ from .windows import CONTEXT_BYTES
 WORD, LABEL, MORE, TEXT = 2, 3, 4, 5
 TEXT_INPUT, LABELS, THRESHOLD = "text_input", "candidate_labels", "threshold"
 MOST_LABELS = 100
+LONGEST_LABEL = 256  # tokens, of BYTES_PER_TOKEN[0] bytes; what is kept of earlier labels is bounded by it
 CACHED = 256  # label sets whose tokens are kept
 LEAST_ROOM = 16  # tokens of a text beside its labels
 WORDS = re.compile(r"\w+(?:[-_]\w+)*|\S")  # gliner's WhitespaceTokenSplitter
@@ -158,7 +159,7 @@ class LabelledEncoder(RowEncoder):
 
     def _make_prompt(self, labels: tuple[bytes, ...]) -> Prompt:
         """Return the tokens of the labels. Raises InvalidInput."""
-        check_labels(labels, self._labelled.markers, self.settings.max_length)
+        check_labels(labels, self._labelled.markers)
         if self._net:
             return [], []
         marker, separator = self._labelled.markers
@@ -200,7 +201,7 @@ class LabelledTextEncoder(RowEncoder):
         return [or_refusal(self._row, encoded(text), list(map(encoded, labels))) for text, labels in items]
 
     def _row(self, raw: bytes, labels: Many[bytes]) -> Row:
-        check_labels(labels, self._labelled.markers, self.settings.max_length)
+        check_labels(labels, self._labelled.markers)
         if not raw.strip():
             raise InvalidInput(IS_EMPTY % TEXT_INPUT)
         marker, separator = self._labelled.markers
@@ -241,7 +242,7 @@ def labelled_encoder(tokenizer: Any, settings: Settings, folder: Path) -> Labell
     return LabelledTextEncoder(tokenizer, settings)
 
 
-def check_labels(labels: Many[bytes], markers: Many[str], max_length: int) -> None:
+def check_labels(labels: Many[bytes], markers: Many[str]) -> None:
     """Raise InvalidInput unless there are 1 to MOST_LABELS different labels, without `markers` in them."""
     if not labels:
         raise InvalidInput(IS_MISSING % LABELS)
@@ -249,7 +250,7 @@ def check_labels(labels: Many[bytes], markers: Many[str], max_length: int) -> No
         raise InvalidInput(HAS_TOO_MANY_LABELS % (LABELS, len(labels), MOST_LABELS))
     seen = set[str]()
     for raw in labels:
-        refuse_longer(LABELS, raw, max_length)
+        refuse_longer(LABELS, raw, LONGEST_LABEL)
         label = decoded(LABELS, raw)
         if not label.strip():
             raise InvalidInput(HAS_AN_EMPTY_LABEL % LABELS)

@@ -71,8 +71,10 @@ class Postprocessor:
                 continue
             for span, score in self._spans(scores[: len(words), :, : len(labels)], words, threshold):
                 best[span] = max(score, best.get(span, 0.0))
-            if len(best) > MOST_SPANS:
-                raise InvalidInput(f"more than {MOST_SPANS} spans reach the threshold {threshold:g}: send a higher one")
+                if len(best) > MOST_SPANS:
+                    raise InvalidInput(
+                        f"more than {MOST_SPANS} spans reach the threshold {threshold:g}: send a higher one"
+                    )
         ordered = sorted(best.items(), key=lambda each: -each[1])
         kept = _without_crossing(ordered, multi_label) if nested else _without_overlap(ordered, multi_label)
         kept.sort(key=lambda each: each[0][0])
