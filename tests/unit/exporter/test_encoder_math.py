@@ -107,7 +107,7 @@ def test_a_text_has_the_same_bits_at_every_width_and_row_count_of_a_run(tmp_path
     def logits(ids: Any, mask: Any) -> Any:
         tokens = {names.INPUT_IDS: ids, names.ATTENTION_MASK: mask, names.TOKEN_TYPE_IDS: np.zeros_like(ids)}
         feed = {name: np.ascontiguousarray(value.reshape(-1)) for name, value in tokens.items()}
-        shape = np.full((len(ids), 1), ids.shape[1], np.int32)
+        shape = np.tile(np.array([1, ids.shape[1]], np.int32), (len(ids), 1))  # a window a text
         return session.run({**feed, names.ITEM_SHAPE: shape}, ["logits"])["logits"]
 
     random = np.random.default_rng(0)
