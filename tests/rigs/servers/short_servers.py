@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,5 +28,8 @@ def regions(workspace: Path) -> list[Path]:
 
 def shared_nets(server: int) -> int:
     """Return the number of shared nets of the process `server`, each of which has a thread."""
-    names = (path.read_text() for path in Path(f"/proc/{server}/task").glob("*/comm"))
-    return sum(name.strip() == "hfx-shared-net" for name in names)
+    found = 0
+    for path in Path(f"/proc/{server}/task").glob("*/comm"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found += path.read_text().strip() == "hfx-shared-net"
+    return found

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,11 @@ def infer(*texts: str) -> bytes:
 
 
 def readers(process: psutil.Process) -> list[psutil.Process]:
-    living = [child for child in process.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in living if COMMAND[-1] in child.cmdline()]
+    found = []
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):  # it has ended
+            found += [child] if COMMAND[-1] in child.cmdline() else []
+    return found
 
 
 def test_large_bodies_reach_triton_whole_and_are_refused_like_small_ones(triton: tuple[int, Seen]) -> None:

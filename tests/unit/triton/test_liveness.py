@@ -308,6 +308,8 @@ def test_a_stub_is_known_by_its_arguments(emulator: list[str], tmp_path: Path, m
     pipe = subprocess.PIPE
     # `tee` takes any words, and runs until its standard input ends.
     with subprocess.Popen(words, executable=shutil.which("tee"), cwd=tmp_path, stdin=pipe, stdout=pipe) as running:
+        # Its arguments can be read a moment after it was started.
+        wait_until(lambda: (process := process_table.read_process(running.pid)) and process.instance)
         process = process_table.read_process(running.pid)
         assert process is not None and process.instance == "entities_tokenize_0_0"
         assert running.stdin is not None
