@@ -110,7 +110,8 @@ class Reference:
             every = {names.TOP_K: ALL_LABELS} if self.task.task is names.Task.TEXT_CLASSIFICATION else {}
             found = self.task.compare(self.encoder.infer({**request, **every}), answer)
             drift = found.drift if isfinite(found.drift) else WORST_DRIFT
-            return "same" if found.same == 1 and isfinite(found.drift) else "tie" if found.tie else "differs", drift
+            differs = found.differs or not isfinite(found.drift)
+            return "differs" if differs else "same" if found.same == 1 else "tie", drift
         if self.generator.is_random(request):
             raise Skipped("random")
         same = self.generator.infer(request)[names.TEXT_OUTPUT] == answer[names.TEXT_OUTPUT]

@@ -208,7 +208,7 @@ def _judge_answers(
     share, ties, drift = (figures[name] for name in ("agreement", "ties", "mean_drift"))
     if not (share + ties >= limit["agreement"] and drift <= limit["mean_drift"]):
         compared = comparisons(published, answers)
-        far = [comparison.same + comparison.tie < 1 for comparison in compared]
+        far = [comparison.differs for comparison in compared]
         if not any(far):
             far = [not comparison.drift <= limit["mean_drift"] for comparison in compared]
         raise VerificationFailed(

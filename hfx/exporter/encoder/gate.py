@@ -203,9 +203,8 @@ def forward(
     """Return the net's outputs for each encoded request (one row each: `[1, width]` or `[1, sequences, width]`).
 
     The model sees no padding, as in a pipeline that gets one text; sequences of equal length, with equally many labels,
-    share a forward call. The
-    outputs in `by_token` are zero at padding. Without `pooler`, the outputs are the model's own outputs of these names.
-    Raises CheckpointUnsupported if the model itself fails.
+    share a forward call. The outputs in `by_token` are zero at padding. Without `pooler`, the outputs are the model's
+    own outputs of these names. Raises CheckpointUnsupported if the model itself fails.
     """
     by_length: dict[tuple[int, int], list[Place]] = defaultdict(list)
     for index, request in enumerate(requests):

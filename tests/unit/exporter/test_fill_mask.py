@@ -15,8 +15,7 @@ from hfx.errors import CheckpointUnsupported, RequestRefused, UsageError
 from hfx.exporter.encoder.checkpoint.architectures import ENCODERS
 from hfx.exporter.encoder.graph.build import build_graph
 from hfx.exporter.encoder.kinds import usual_kind
-from hfx.exporter.encoder.kinds.kind import vocabulary
-from hfx.exporter.encoder.kinds.masks import prepare
+from hfx.exporter.encoder.kinds.masks import prepare, vocabulary
 from hfx.exporter.encoder.plan import make_encoder_plan
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from hfx.exporter.encoder.checkpoint.label_heads import SpanHead, TokenHead, Words
+from hfx.exporter.encoder.kinds.spans import Spans
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.labelled import LABEL, WORD
 from tests import zoo
@@ -226,3 +227,14 @@ def test_scores_are_those_of_gliclass(oracle: None, repository: Path) -> None:
         assert expected
         for each in expected:  # the best label, or all labels
             assert scores[each["label"]] == pytest.approx(each["score"], abs=DIFFERENCE, rel=0)
+
+
+def test_an_answer_with_another_entity_differs_although_a_second_one_is_a_tie() -> None:
+    def answer(*found: tuple[int, float]) -> dict[str, Any]:
+        entities = [{"entity": "place", "score": score, "start": at, "end": at + 4} for at, score in found]
+        return {"entities": json.dumps(entities)}
+
+    kind, reference = Spans(), answer((0, 0.9), (9, 0.51))  # which has a score near the threshold
+    assert not kind.compare(reference, answer((0, 0.9))).differs
+    assert kind.compare(reference, answer((9, 0.51))).differs
+    assert kind.compare(reference, answer()).tie and kind.compare(reference, answer()).differs

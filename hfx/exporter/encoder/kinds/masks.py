@@ -20,7 +20,6 @@ from hfx.exporter.encoder.kinds.kind import (
     EncoderKind,
     Request,
     Settings,
-    vocabulary,
 )
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.transformers_versions import cleans_up
@@ -125,3 +124,11 @@ def prepare(model: Any, tokenizer: Any) -> None:
 
     model.mask_token_id = mask_id  # so that the traced example has mask tokens
     getattr(model, model.base_model_prefix).register_forward_hook(keep_masks, with_kwargs=True)
+
+
+def vocabulary(config: Config) -> int:
+    """Return the number of tokens in the vocabulary. Raises CheckpointUnsupported for a config without it."""
+    size = config.get("vocab_size")
+    if type(size) is not int or size < 1:
+        raise CheckpointUnsupported(f"vocab_size in config.json is {size!r}.", "It must be the number of tokens.")
+    return size

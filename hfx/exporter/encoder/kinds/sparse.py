@@ -10,7 +10,8 @@ from hfx.exporter.encoder.checkpoint.module_list import query_table
 from hfx.exporter.encoder.checkpoint.pooling import SpladePooling
 from hfx.exporter.encoder.checkpoint.sentence_transformers import is_sparse_encoder
 from hfx.exporter.encoder.kinds.embedder import Embedder, rows_within
-from hfx.exporter.encoder.kinds.kind import Config, vocabulary
+from hfx.exporter.encoder.kinds.kind import Config
+from hfx.exporter.encoder.kinds.masks import vocabulary
 from hfx.exporter.encoder.kinds.roles import ReadByRole
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
