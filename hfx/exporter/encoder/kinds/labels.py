@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfx import names
-from hfx.exporter.encoder.checkpoint.architectures import TEXT_ENCODERS
 from hfx.exporter.encoder.checkpoint.labelled import TEXT_ENCODER, Gliclass, check_markers, read_gliclass
-from hfx.exporter.encoder.kinds.embedder import TEXT_ENCODER as ENCODER_ONLY
-from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, omitted, width
-from hfx.exporter.encoder.kinds.spans import longest_sequence
+from hfx.exporter.encoder.kinds.kind import Config, Request, Settings, width
+from hfx.exporter.encoder.kinds.spans import ReadsLabels
 from hfx.exporter.encoder.kinds.zero_shot import ZeroShot
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
@@ -27,32 +25,20 @@ MARKERS = ("<<LABEL>>", "<<SEP>>")  # gliclass's own
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels(ZeroShot):
+class Labels(ReadsLabels, ZeroShot):
     """A zero-shot classifier that reads all labels of a request, and the text, in one sequence."""
 
     name: ClassVar[Kind] = Kind.LABELS
     architectures: ClassVar[tuple[str, ...]] = ("GLiClass",)
-    plain_name: ClassVar[str] = "models that read the labels of a request"
-    why_python: ClassVar[tuple[str, ...]] = ("labels of a request",)
     prefix: ClassVar[str] = TEXT_ENCODER
     pooler_tensors: ClassVar[tuple[str, ...]] = ("model.",)
     net_parameters: ClassVar[Mapping[str, str]] = {LABEL_MASK: str(LABEL)}
 
-    auto_class: str = "AutoModel"
-    headless: bool = True
     gliclass: Gliclass = field(default_factory=Gliclass)
 
     @classmethod
-    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
-        return checkpoint.architecture.endswith(cls.architectures)
-
-    @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
-        own = {"auto_class": ENCODER_ONLY} if checkpoint.model_type in TEXT_ENCODERS else {}
-        return {"omitted": omitted(), "gliclass": read_gliclass(checkpoint), **own}
-
-    def longest_input(self, checkpoint: Checkpoint) -> int:
-        return longest_sequence(checkpoint, super().longest_input(checkpoint))
+        return {**super().fields(checkpoint, options), "gliclass": read_gliclass(checkpoint)}
 
     def net_outputs(self, config: Config) -> tuple[TensorSpec, ...]:
         """Return one logit for each label."""

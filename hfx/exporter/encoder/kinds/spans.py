@@ -13,7 +13,7 @@ from hfx.exporter.config_file import tokenizer_limit
 from hfx.exporter.encoder.checkpoint.architectures import TEXT_ENCODERS
 from hfx.exporter.encoder.checkpoint.labelled import SPANS_ENCODER, Gliner, check_markers, read_gliner
 from hfx.exporter.encoder.kinds.embedder import TEXT_ENCODER as ENCODER_ONLY
-from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, Request, Settings, omitted, width
+from hfx.exporter.encoder.kinds.kind import Answer, Comparison, Config, EncoderKind, Request, Settings, omitted, width
 from hfx.exporter.encoder.kinds.tokens import Tokens, entities
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.source import Checkpoint
@@ -37,7 +37,35 @@ OWN_OPTIONS = (names.THRESHOLD, names.MULTI_LABEL, names.NESTED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spans(Tokens):
+class ReadsLabels(EncoderKind):
+    """The base class of models that read the labels of a request; their library saves the encoder without a head."""
+
+    plain_name: ClassVar[str] = "models that read the labels of a request"
+    why_python: ClassVar[tuple[str, ...]] = ("labels of a request",)
+
+    auto_class: str = "AutoModel"
+    headless: bool = True
+
+    @classmethod
+    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
+        return checkpoint.architecture.endswith(cls.architectures)
+
+    @classmethod
+    def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+        own = {"auto_class": ENCODER_ONLY} if checkpoint.model_type in TEXT_ENCODERS else {}
+        return {"omitted": omitted(), **own}
+
+    def longest_input(self, checkpoint: Checkpoint) -> int:
+        """Return the most tokens of a text and its labels; models with relative positions alone state no limit."""
+        config = checkpoint.config
+        is_relative = config.get("relative_attention") and not config.get("position_biased_input", True)
+        if is_relative or checkpoint.model_type in TEXT_ENCODERS:
+            return LONGEST
+        return min(LONGEST, super().longest_input(checkpoint))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans(ReadsLabels, Tokens):
     """A model that finds entities of any labels, which a request names."""
 
     name: ClassVar[Kind] = Kind.SPANS
@@ -45,14 +73,12 @@ class Spans(Tokens):
     lacks: ClassVar[frozenset[str]] = frozenset()
     spells_tokens: ClassVar[bool] = False
     own_options: ClassVar[frozenset[str]] = frozenset()
-    plain_name: ClassVar[str] = "models that read the labels of a request"
     postprocess_reads: ClassVar[tuple[str, ...]] = (
         names.OFFSETS,
         names.TEXT_INPUT,
         names.CANDIDATE_LABELS,
         *OWN_OPTIONS,
     )
-    why_python: ClassVar[tuple[str, ...]] = ("labels of a request",)
     prefix: ClassVar[str] = SPANS_ENCODER
     pooler_tensors: ClassVar[tuple[str, ...]] = (
         "rnn.",
@@ -62,25 +88,14 @@ class Spans(Tokens):
         "token_rep_layer.",
     )
 
-    auto_class: str = "AutoModel"
-    headless: bool = True
     gliner: Gliner = field(default_factory=Gliner)
 
     @classmethod
-    def claims(cls, checkpoint: Checkpoint, options: ExportOptions) -> bool:
-        return checkpoint.architecture.endswith(cls.architectures)
-
-    @classmethod
     def fields(cls, checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
-        own = {"auto_class": ENCODER_ONLY} if checkpoint.model_type in TEXT_ENCODERS else {}
-        return {"omitted": omitted(), "gliner": read_gliner(checkpoint), **own}
+        return {**super().fields(checkpoint, options), "gliner": read_gliner(checkpoint)}
 
     def details(self) -> dict[str, object]:
         return {**super().details(), "aggregation": None}
-
-    def longest_input(self, checkpoint: Checkpoint) -> int:
-        """Return the most tokens of a text and its labels; relative positions set no limit."""
-        return longest_sequence(checkpoint, super().longest_input(checkpoint))
 
     @property
     def net_parameters(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -187,16 +202,6 @@ class Spans(Tokens):
         for (label, _), count in found.items():
             totals[label] += count
         return {label: 1 - found[label, "other"] / total for label, total in totals.items() if total >= 2 * MANY}
-
-
-def longest_sequence(checkpoint: Checkpoint, stated: int) -> int:
-    """Return the most tokens of a text and its labels, of which a model has `stated`.
-
-    Models with relative positions alone read more than they state.
-    """
-    config = checkpoint.config
-    is_relative = config.get("relative_attention") and not config.get("position_biased_input", True)
-    return LONGEST if is_relative or checkpoint.model_type in TEXT_ENCODERS else min(LONGEST, stated)
 
 
 def key(entity: Mapping[str, Any]) -> tuple[str, int, int]:
