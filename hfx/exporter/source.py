@@ -131,12 +131,12 @@ def open_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
 
     Raises CheckpointMissing, CheckpointCorrupt, CheckpointUnsafe or CheckpointUnsupported; messages name the file.
     """
-    folder, commit, config = _look_at(model, revision, HUB_PATTERNS)
+    folder, commit, config, base = _look_at(model, revision, HUB_PATTERNS)
     own = home(folder)
     weights = find_weights(own)
     if is_static(folder):
         return _of_table(Checkpoint(model, folder, commit, config, weights))
-    if base := _base_of(own):
+    if base:
         shapes = stored_shapes(weights)
         rows = [shape[0] for name, shape in shapes.items() if name.endswith(EMBEDDINGS) and len(shape) == 2]
         return Checkpoint(model, folder, commit, config | {"vocab_size": max(rows, default=0)}, weights, base)
@@ -160,7 +160,7 @@ def open_config(model: str, revision: str | None = None) -> Checkpoint:
 
     The weights of a StaticEmbedding are an exception: only they have its sizes.
     """
-    folder, commit, config = _look_at(model, revision, HUB_CONFIG_PATTERNS)
+    folder, commit, config, _ = _look_at(model, revision, HUB_CONFIG_PATTERNS)
     if is_static(folder) or (commit is None and has_weights(home(folder))):
         return open_checkpoint(model, commit)
     return Checkpoint(model, folder, commit, config, ())
@@ -184,8 +184,10 @@ def _of_table(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, config=checkpoint.config | {"vocab_size": rows[0], "hidden_size": table[1]})
 
 
-def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Path, str | None, dict[str, Any]]:
-    """Return the folder, commit and config of a checkpoint, after checking that it stays inside its folder."""
+def _look_at(
+    model: str, revision: str | None, patterns: list[str]
+) -> tuple[Path, str | None, dict[str, Any], Path | None]:
+    """Return the folder, commit, config and `base` of a checkpoint, after checking that it stays inside its folder."""
     folder, commit, root = _locate(model, revision, patterns)
     if (folder / ADAPTER).is_file():
         raise CheckpointUnsupported(
@@ -198,7 +200,7 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
     if is_static(folder):
         stated = read_optional_json(folder / "config.json")
         kept = {field: stated[field] for field in MATRYOSHKA if field in stated}
-        return folder, commit, {"model_type": STATIC, "architectures": [STATIC], **kept}
+        return folder, commit, {"model_type": STATIC, "architectures": [STATIC], **kept}, None
     if {*module_kinds(folder)[:1]} & {*ROUTERS}:
         raise unsupported_modules(folder, "")
     if modules and "model_type" not in read_optional_json(own / "config.json"):
@@ -207,7 +209,8 @@ def _look_at(model: str, revision: str | None, patterns: list[str]) -> tuple[Pat
             f"{folder / MODULES} begins with {first}: the folder has no transformer's config.json.",
             f"hfx exports models that begin with a Transformer or a {STATIC}.",
         )
-    return folder, commit, read_config(own, _base_of(own))
+    base = _base_of(own)
+    return folder, commit, read_config(own, base), base
 
 
 def _base_of(folder: Path) -> Path | None:
