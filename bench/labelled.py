@@ -225,8 +225,8 @@ def _write(folder: Path, encoder: Mapping[str, Any], head: Mapping[str, Any]) ->
 
 
 def _goals() -> tuple[Goal, ...]:
-    least = {(SERVED[1], TORCH): 3.0, (SERVED[1], ONNX): 1.5, (SERVED[1], ONNX_INT8): 1.5}
-    least |= {(SERVED[0], TORCH): 1.0, (SERVED[0], ONNX): 1.0}
+    least = {(way, peer): factor for way in SERVED for peer, factor in ((TORCH, 3.0), (ONNX, 1.5))}
+    least |= {(SERVED[1], ONNX_INT8): 1.5}
     return tuple(
         Goal(callers(size), "texts/s", (way,), least=factor, against=(peer,))
         for size in SIZES
