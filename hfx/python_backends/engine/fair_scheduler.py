@@ -26,8 +26,8 @@ LIGHT_ROWS = 4  # used if the model's own number of beams is not known
 # least `light_rows`.
 RESERVED = 0.25
 
-# A part of a long prompt takes about this many times as long as the slowest recent decode step. A step is recent if the
-# runs after it took less than RECENT seconds: the rows that took it may be followed by others.
+# While rows decode, a part of a long prompt takes about this many times as long as the slowest recent decode step. A
+# step is recent if the runs after it took less than RECENT seconds.
 PART = 2.0
 RECENT = 1.0
 
@@ -52,7 +52,8 @@ class FairScheduler:
     parts of several documents wait, a part of the document with the fewest rows comes first. For this comparison, a row
     counts more, the more parts of its document have begun. The batches share the prefix cache `prefixes`.
 
-    If `short_parts` is true, parts of long prompts are shortened while rows decode, and shortly afterwards.
+    If `short_parts` is true, parts of long prompts are shortened while rows decode. Afterwards, they get longer from part
+    to part.
     """
 
     def __init__(
@@ -173,14 +174,17 @@ class FairScheduler:
     def _part(self) -> int:
         """Return the most tokens that the next part of a long prompt may have.
 
-        A token takes longer the more tokens come before it, so the time of the part before is the measure. The very
-        first part, which has none, is the shortest.
+        A part may take as long as PART steps. If no rows decode, the time since the last step is added, so that rows
+        which follow wait little longer than they were away. A token takes longer the more tokens come before it, so the
+        time of the part before is the measure. The very first part, which has none, is the shortest.
         """
         longest = self.batches[LIGHT].limits.chunk
         recent = [number for number in range(BATCHES) if self._since_step[number] < RECENT]
         if not self._short_parts or not recent:
             return longest
         seconds = PART * max(self._step_seconds[number] for number in recent)
+        if not any(partition.groups for batch in self.batches for partition in batch.partitions.values()):
+            seconds += min(self._since_step)
         tokens = int(seconds / self._token_seconds) if self._token_seconds else 0
         return min(longest, max(tokens // QUERIES * QUERIES, QUERIES))
 

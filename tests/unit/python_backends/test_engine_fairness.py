@@ -15,7 +15,6 @@ from hfx.python_backends.engine.fair_scheduler import (
     LIGHT_ROWS,
     MEDIUM,
     PART,
-    RECENT,
     SHARE,
     FairScheduler,
 )
@@ -122,14 +121,17 @@ def test_the_rest_of_a_cached_prompt_does_not_measure_parts() -> None:
     assert max(parts) < Limits().chunk
 
 
-def test_parts_stay_short_for_a_second_after_the_last_step_of_others() -> None:
+def test_parts_get_longer_after_the_last_step_of_others() -> None:
     play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=True)
     run_of(play, play.submit(max_tokens=3))
-    plans = run_of(play, play.submit(4000, max_tokens=1))
-    before = [sum(map(seconds_of_prompts, plans[:number])) for number in range(len(plans))]
-    for plan, seconds in zip(plans[:-1], before[:-1], strict=True):
-        assert (len(plan.spans[0].tokens) < Limits().chunk) == (seconds < RECENT)
-    assert before[-1] > 2 * RECENT
+    plans = run_of(play, play.submit(4000, max_tokens=1))[:-1]
+    parts = [len(plan.spans[0].tokens) for plan in plans]
+    since = 0.0
+    for plan in plans:
+        assert seconds_of_prompts(plan) <= 1.5 * (PART * STEP + since)
+        since += seconds_of_prompts(plan)
+    assert parts[0] == QUERIES and parts == sorted(parts)
+    assert parts[6:] == [Limits().chunk] * len(parts[6:])
 
 
 @pytest.mark.parametrize(("short_parts", "decodes"), [(True, False), (False, True)])
