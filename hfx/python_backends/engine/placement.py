@@ -53,7 +53,7 @@ class Host:
         self, spec: EngineSpec, partition: DecoderPartition, slots: int, blocks: PrefixBlocks | None
     ) -> Prefill:
         """Return what runs prompts in the rows of a partition. `blocks` are the memory of a prefix cache, if any."""
-        return Prefill(spec, partition, slots, blocks)
+        return Prefill(spec, partition, slots, blocks, leaves_outputs_out=self.settings.operators is not None)
 
     def sources(self, spec: EngineSpec, encoder: Path) -> Sources:
         """Open the graph of an encoder, and return what runs it."""
