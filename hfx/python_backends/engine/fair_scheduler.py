@@ -52,8 +52,8 @@ class FairScheduler:
     parts of several documents wait, a part of the document with the fewest rows comes first. For this comparison, a row
     counts more, the more parts of its document have begun. The batches share the prefix cache `prefixes`.
 
-    If `short_parts` is true, parts of long prompts are shortened while rows decode. Afterwards, they get longer from part
-    to part.
+    If `short_parts` is true, parts of long prompts are shortened while rows decode. Afterwards, each part is longer
+    than the one before.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ class Prefill:
 
     The rows after the first `slots` are padding for batches of prompts. A part of a prompt is run in the row after all
     rows of the partition. `blocks` are the memory of a prefix cache on the host, which runners of all batches share.
-    With `leaves_outputs_out`, a part without the prompt's last token is run without the head, which reads all weights of
-    the vocabulary. Native operators can do this.
+    With `leaves_outputs_out`, a part without the prompt's last token is run without the head, which reads the weights
+    of the whole vocabulary. Native operators can do this.
     """
 
     def __init__(
