@@ -94,6 +94,23 @@ def test_a_failed_load_is_repeated_once_and_two_failures_end_the_candidate() -> 
     }
 
 
+def test_shuffled_cases_have_another_order_in_each_round_and_the_same_at_every_call() -> None:
+    def order() -> list[str]:
+        cases: list[str] = []
+
+        def measure(case: str) -> dict[str, float]:
+            cases.append(case)
+            return {}
+
+        take_turns(Figures(), "title", {case: case for case in "abcdef"}, {"way": measure}, 3, shuffled=True)
+        return cases
+
+    cases = order()
+    rounds = [tuple(cases[at : at + 6]) for at in (0, 6, 12)]
+    assert len(set(rounds)) == 3 and all(sorted(each) == list("abcdef") for each in rounds)
+    assert order() == cases
+
+
 def test_a_benchmark_that_ends_early_keeps_and_prints_the_figures_that_it_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
