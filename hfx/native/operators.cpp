@@ -347,39 +347,39 @@ Status *run_head(const Node &node, ort::KernelContext *context) {
     return nullptr;
 }
 
-// Writes a column of int4 weights to `y`, [inputs].
-void read_row(const Weights &w, long column, float *y) {
-    const int8_t *pairs = w.panel(column / COLUMNS) + column % COLUMNS * GROUP;
-    const float *scale = w.scale + column / COLUMNS * w.blocks() * COLUMNS + column % COLUMNS;
+struct Lookup {
+    const Node &node;
+    const int64_t *ids;
+    float *y;  // [ids][inputs]
+};
+
+// Writes a row of a table, whose rows are the columns of the weights.
+void look_up(void *data, size_t at) {
+    const Lookup &l = *static_cast<Lookup *>(data);
+    const Weights &w = l.node.weights;
+    const long id = l.ids[at] < 0 ? l.ids[at] + l.node.outputs : l.ids[at];
+    const int8_t *values = w.panel(id / COLUMNS) + id % COLUMNS * GROUP;
+    const float *scale = w.scale + id / COLUMNS * w.blocks() * COLUMNS + id % COLUMNS;
+    float *y = l.y + long(at) * w.inputs;
     for (long k = 0; k < w.inputs; k++) {
-        const int8_t pair = pairs[k / (2 * GROUP) * COLUMNS * GROUP + k % GROUP];
-        const int value = k / GROUP % 2 ? pair >> 4 : int8_t(uint8_t(pair) << 4) >> 4;
-        y[k] = float(value) * scale[k / w.block * COLUMNS];
+        const int8_t value = values[k / GROUP / (w.block ? 2 : 1) * COLUMNS * GROUP + k % GROUP];
+        if (!w.block) y[k] = float(value) * *scale;
+        else y[k] = float(k / GROUP % 2 ? value >> 4 : int8_t(uint8_t(value) << 4) >> 4) * scale[k / w.block * COLUMNS];
     }
 }
 
-// Output: rows of a table, whose rows are the columns of the weights, for ids of any shape: [.., inputs].
+// Output: rows for ids of any shape, [.., inputs].
 Status *run_rows(const Node &node, ort::KernelContext *context) {
-    const Weights &w = node.weights;
     Tensor ids;
     HFX_TRY(read_input(context, 0, ids));
     if (ids.shape.rank >= MOST_RANK) return invalid("hfx: ids have more than 7 dimensions");
+    Lookup lookup = {node, ids.as<int64_t>(), nullptr};
+    for (long i = 0; i < ids.shape.elements(); i++)
+        if (lookup.ids[i] < -node.outputs || lookup.ids[i] >= node.outputs) return invalid("hfx: an id is beyond the table");
     Shape shape = ids.shape;
     shape.rank++;
-    float *y = nullptr;
-    HFX_TRY(make_output(context, 0, shape, w.inputs, reinterpret_cast<void **>(&y)));
-    for (int64_t i = 0; i < ids.shape.elements(); i++, y += w.inputs) {
-        int64_t id = ids.as<int64_t>()[i];
-        if (id < 0) id += node.outputs;
-        if (id < 0 || id >= node.outputs) return invalid("hfx: an id is beyond the table");
-        if (w.block) {
-            read_row(w, id, y);
-            continue;
-        }
-        const int8_t *values = w.panel(id / COLUMNS) + id % COLUMNS * GROUP;
-        for (long k = 0; k < w.inputs; k++) y[k] = float(values[k / GROUP * COLUMNS * GROUP + k % GROUP]) * w.scale[id];
-    }
-    return nullptr;
+    HFX_TRY(make_output(context, 0, shape, node.weights.inputs, reinterpret_cast<void **>(&lookup.y)));
+    return run_tasks(context, look_up, ids.shape.elements(), ids.shape.elements() * node.weights.inputs, &lookup);
 }
 
 Status *compute(void *data, ort::KernelContext *context) {
