@@ -14,43 +14,42 @@ constexpr int LEVELS = 5;                     // of the tree of 16 lanes
 
 inline long smaller(long a, long b) { return a < b ? a : b; }
 
-// Computes the scores of `Queries` queries, [Queries][LARGEST_HEAD], for the keys of a block, [width][BLOCK].
-template <int Queries, int Vectors>
-__attribute__((noinline)) void score_tile(const float *queries, const float *keys, long width, Floats *scores) {
-    Floats tree[LEVELS][Queries][Vectors];
+// Computes the scores of `Queries` queries, [Queries][LARGEST_HEAD], for 16 keys of a block, [width][BLOCK]. They go to
+// `scores`, [Queries][CHUNK]. As many lanes are summed at a time as there are registers for, and added in the registers.
+template <int Queries>
+__attribute__((noinline)) void score_tile(const float *queries, const float *keys, long width, float *scores) {
+    constexpr int LANES = SUM_VECTORS;
+    Floats tree[LEVELS][Queries];
     int top = 0;
-    for (int lane = 0; lane < WIDTH; lane++) {
-        Floats sum[Queries][Vectors];
+    for (int lane = 0; lane < WIDTH; lane += LANES) {
+        Floats sum[LANES][Queries];
+#pragma GCC unroll 4
+        for (int l = 0; l < LANES; l++)
 #pragma GCC unroll 8
-        for (int q = 0; q < Queries; q++)
+            for (int q = 0; q < Queries; q++) sum[l][q] = Floats{};
+        for (long d = lane; d < width; d += WIDTH)
 #pragma GCC unroll 4
-            for (int v = 0; v < Vectors; v++) sum[q][v] = Floats{};
-        for (long d = lane; d < width; d += WIDTH) {
-            Floats key[Vectors];
-#pragma GCC unroll 4
-            for (int v = 0; v < Vectors; v++) key[v] = load<Floats>(keys + d * BLOCK + v * WIDTH);
+            for (int l = 0; l < LANES; l++) {
+                const Floats key = load<Floats>(keys + (d + l) * BLOCK);
 #pragma GCC unroll 8
-            for (int q = 0; q < Queries; q++) {
-                const Floats number = all(queries[q * LARGEST_HEAD + d]);
-#pragma GCC unroll 4
-                for (int v = 0; v < Vectors; v++) sum[q][v] = fused(number, key[v], sum[q][v]);
+                for (int q = 0; q < Queries; q++) sum[l][q] = fused(all(queries[q * LARGEST_HEAD + d + l]), key, sum[l][q]);
             }
-        }
-        for (int pairs = lane; pairs & 1; pairs >>= 1) {
+#pragma GCC unroll 4
+        for (int step = 1; step < LANES; step *= 2)
+#pragma GCC unroll 4
+            for (int l = 0; l < LANES; l += 2 * step)
+#pragma GCC unroll 8
+                for (int q = 0; q < Queries; q++) sum[l][q] = sum[l][q] + sum[l + step][q];
+        for (int pairs = lane / LANES; pairs & 1; pairs >>= 1) {
             top--;
 #pragma GCC unroll 8
-            for (int q = 0; q < Queries; q++)
-#pragma GCC unroll 4
-                for (int v = 0; v < Vectors; v++) sum[q][v] = tree[top][q][v] + sum[q][v];
+            for (int q = 0; q < Queries; q++) sum[0][q] = tree[top][q] + sum[0][q];
         }
 #pragma GCC unroll 8
-        for (int q = 0; q < Queries; q++)
-#pragma GCC unroll 4
-            for (int v = 0; v < Vectors; v++) tree[top][q][v] = sum[q][v];
+        for (int q = 0; q < Queries; q++) tree[top][q] = sum[0][q];
         top++;
     }
-    for (int q = 0; q < Queries; q++)
-        for (int v = 0; v < Vectors; v++) scores[q * SUM_VECTORS + v] = tree[0][q][v];
+    for (int q = 0; q < Queries; q++) store(scores + q * CHUNK, tree[0][q]);
 }
 
 // Adds `count` rows of a block's values, each times the query's weight, to the sums of `Queries` queries.
@@ -143,17 +142,20 @@ template <typename Number> struct AttendingMany : Softmaxes<MOST_QUERIES> {
     // Computes the scores of a tile of queries for the block's `rows` positions, from `position` on; those behind all
     // lengths are left out.
     void score(int query, long rows, long position, long at) {
-        long end = 0;
-        for (int q = query; q < query + tile(query); q++) end = a.lengths[q] > end ? a.lengths[q] : end;
+        long end = 0, common = rows;
+        bool whole = true;  // no query has a bias, or a window that begins later
+        for (int q = query; q < query + tile(query); q++) {
+            end = a.lengths[q] > end ? a.lengths[q] : end, common = smaller(common, a.lengths[q] - position);
+            whole = whole && !a.bias[q] && a.firsts[q] <= position;
+        }
         rows = smaller(rows, end - position);
-        if (rows <= 0) return;
-        Floats found[SUM_ROWS][SUM_VECTORS];
-        const long vectors = (rows + WIDTH - 1) / WIDTH;
-        with_sizes(tile(query), vectors, [&](auto queries_, auto vectors_) {
-            score_tile<queries_.value, vectors_.value>(queries[query], block, this->vectors * WIDTH, found[0]);
-        });
-        for (int q = 0; q < tile(query); q++)
-            for (long v = 0; v < vectors; v++) store(scores[query + q] + at + v * WIDTH, masked(query + q, found[q][v], position + v * WIDTH));
+        for (long v = 0; v < rows; v += WIDTH) {
+            with_sizes<SUM_ROWS, 1>(tile(query), 1, [&](auto queries_, auto) {
+                score_tile<queries_.value>(queries[query], block + v, vectors * WIDTH, scores[query] + at + v);
+            });
+            if (whole && v + WIDTH <= common) continue;
+            for (int q = query; q < query + tile(query); q++) store(scores[q] + at + v, masked(q, load<Floats>(scores[q] + at + v), position + v));
+        }
     }
 
     // Adds the weighted values of the block's `rows` positions to the sums of a tile of queries, for each up to its
