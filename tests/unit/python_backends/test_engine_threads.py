@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 import subprocess
 import sys
@@ -11,14 +12,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.engine import Engine, EngineSettings
+from hfx.python_backends.engine.kv_cache import KvCache
 from hfx.python_backends.engine.plan import Encode, Limits, Plan, Run
 from hfx.python_backends.engine.request import Event, Request, Settings
+from hfx.python_backends.engine.runners import DecoderRunner
+from hfx.python_backends.engine.runtimes import open_runner
+from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import EngineClosed, QueueFull
 from tests.rigs.engine import engine_toys as toys
-from tests.rigs.engine.watched_engine import Gate, gated_engine, random_tokens, wait_until_idle
+from tests.rigs.engine.watched_engine import ONE_THREAD, Gate, gated_engine, random_tokens, wait_until_idle
+from tests.rigs.machine.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +49,35 @@ def ask(prompt: tuple[int, ...], max_tokens: int, **settings: object) -> Request
 
 
 LONG = 3000  # tokens: enough that a request is still running when the test acts on it
+
+
+def test_short_and_long_prompts_in_any_order_get_their_own_tokens(engine: Engine) -> None:
+    """Long prompts grow in the cache while short ones are decoded, and short ones follow in the rows of long ones."""
+    rng = random.Random(3)
+    lengths = [1, 5, 30, 255, 256, 257, 700, 1500] * 2
+    for _ in range(3):
+        rng.shuffle(lengths)
+        requests = [ask(random_tokens(rng, length, length), rng.randint(1, 60)) for length in lengths]
+        answers = []
+        for request in requests:
+            answers.append(engine.submit(request))
+            time.sleep(rng.random() * 0.003)
+        for request, answer in zip(requests, answers, strict=True):
+            assert answer.result(60)[0].ids == toys.greedy(request.prompt, request.settings.max_tokens)
+
+
+def test_an_idle_engine_gives_memory_back_and_answers_again(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfx.python_backends.engine.engine.IDLE_SECONDS", 0.05)
+    spec, settings = read_spec(decoder), EngineSettings(slots=4)
+    runner = open_runner(spec, settings.slots, ONE_THREAD)
+    assert isinstance(runner, DecoderRunner) and isinstance(runner.partition.cache, KvCache)
+    memory = runner.partition.cache.array
+    with Engine.of(runner, spec, settings) as engine:
+        for length in (10, 2000, 10):
+            prompt = (3,) * length
+            assert engine.submit(ask(prompt, 9)).result(60)[0].ids == toys.greedy(prompt, 9)
+            # All whole pages are zero, so that at most the ends of each part of the cache are left.
+            wait_until(lambda: np.count_nonzero(memory) * memory.itemsize <= 2 * mmap.PAGESIZE * len(memory))
 
 
 def test_threads_that_submit_and_cancel_at_random_lose_nothing(engine: Engine) -> None:
