@@ -3,6 +3,7 @@
 // A cache is both an input and an output, bound to the same memory, so that only the new positions are written. A cache
 // is [rows, kv_heads, capacity, dim], with as many heads as the queries have, or with one head for each group of
 // neighbouring query heads. With a window, a token attends to that many positions, of which its own is the last.
+// Operators with a float16 cache may have one input more: the tokens of each row whose results are wanted.
 #include "floats.h"
 #include "context.h"
 
@@ -18,13 +19,14 @@ struct Form : Described {
     // them.
     size_t inputs() const {
         if (cross) return stored == Stored::int8 ? 9 : 7;
-        return rotary ? 8 : biased ? 7 : 6;
+        return (rotary ? 8 : biased ? 7 : 6) + (stored == Stored::float16);
     }
+    bool is_optional(size_t input) const { return !cross && stored == Stored::float16 && input + 1 == inputs(); }
     int type_of_cache() const { return stored == Stored::float32 ? ort::FLOAT : stored == Stored::float16 ? ort::FLOAT16 : ort::INT8; }
     int type(size_t input) const {
         if (input == 1 || input == 2) return type_of_cache();
         if (input == 3 || input == (cross ? inputs() - 1 : 4)) return ort::INT32;
-        return input == 5 && !cross ? ort::INT64 : ort::FLOAT;
+        return (input == 5 && !cross) || is_optional(input) ? ort::INT64 : ort::FLOAT;
     }
     size_t outputs() const { return 3; }
     int type_of_output(size_t output) const { return output ? type_of_cache() : ort::FLOAT; }
@@ -85,8 +87,10 @@ struct Run {
     const float *bias;
     long bias_rows, bias_queries, bias_positions;
     const float *cos, *sin;  // [positions][dim / 2], or null
+    const int64_t *picked;   // [rows][wanted], or null: all tokens
+    long wanted;             // tokens of a row with results
     const float *key_scale, *value_scale;
-    float *out;  // [rows * tokens][heads * dim]
+    float *out;  // [rows * wanted][heads * dim]
 
     long heads() const { return kv_heads * group; }
     Stored stored() const { return node->form->stored; }
@@ -120,14 +124,16 @@ struct Run {
         }
     }
 
-    // The queries to a head: those of a row's tokens up to its length, each in the heads of a group.
+    // The queries to a head: those of a row's tokens up to its length, or of the picked ones, each in the heads of a
+    // group.
     struct Queries {
-        long row, head, length, first, real;
+        long row, head, length, first, real, count;
     };
     Queries queries_of(long index) const {
-        Queries q = {index / kv_heads, index % kv_heads, 0, 0, 0};
+        Queries q = {index / kv_heads, index % kv_heads, 0, 0, 0, wanted};
         q.length = last[q.row] + 1, q.first = node->form->cross ? 0 : start < 0 ? last[q.row] : start;
         q.real = node->form->cross || q.length - q.first > tokens ? tokens : q.length - q.first;
+        if (!picked) q.count = q.real;
         return q;
     }
 
@@ -135,14 +141,14 @@ struct Run {
     void begin(long index) const {
         const Queries q = queries_of(index);
         if (!node->form->cross) append(q.row, q.head, q.first, q.real);
-        for (long token = q.real; token < tokens; token++)
-            memset(out + ((q.row * tokens + token) * heads() + q.head * group) * dim, 0, size_t(group * dim) * sizeof(float));
+        for (long token = q.count; token < wanted; token++)
+            memset(out + ((q.row * wanted + token) * heads() + q.head * group) * dim, 0, size_t(group * dim) * sizeof(float));
     }
 
     // Computes up to `most` queries to a head, from `query` on.
     void attend(long index, long query, long most) const {
         const Queries own = queries_of(index);
-        const long end = own.real * group;
+        const long end = own.count * group;
         float buffers[MOST_QUERIES][LARGEST_HEAD];
         Attention a;
         a.count = int(end - query < most ? end - query : most);
@@ -154,8 +160,9 @@ struct Run {
         a.key_scale = key_scale ? key_scale + index * dim : nullptr;
         a.value_scale = key_scale ? value_scale + index * dim : nullptr;
         for (int q = 0; q < a.count; q++) {
-            const long t = (query + q) / group, h = own.head * group + (query + q) % group;
-            a.out[q] = out + ((own.row * tokens + t) * heads() + h) * dim;
+            const long at = own.row * wanted + (query + q) / group, h = own.head * group + (query + q) % group;
+            const long t = picked ? picked[at] : at - own.row * wanted;
+            a.out[q] = out + (at * heads() + h) * dim;
             a.queries[q] = turned(queries + (own.row * tokens + t) * query_stride + h * dim, own.first + t, buffers[q]);
             a.lengths[q] = node->form->cross ? own.length : own.first + t + 1;
             a.firsts[q] = node->window && a.lengths[q] > node->window ? a.lengths[q] - node->window : 0;
@@ -167,22 +174,22 @@ struct Run {
     // Tasks of a step: all queries to a head of a row's keys and values, a few at a time.
     void step(long index) const {
         begin(index);
-        for (long query = 0, end = queries_of(index).real * group; query < end; query += FEW_QUERIES) attend(index, query, FEW_QUERIES);
+        for (long query = 0, end = queries_of(index).count * group; query < end; query += FEW_QUERIES) attend(index, query, FEW_QUERIES);
     }
 
     // Tasks of prompts, after `begin` of each head: many queries to a head. The last ones, which are to the most
     // positions, come first.
-    long blocks() const { return (tokens * group + MOST_QUERIES - 1) / MOST_QUERIES; }
+    long blocks() const { return (wanted * group + MOST_QUERIES - 1) / MOST_QUERIES; }
     void block(long task) const {
         const long index = task % (rows * kv_heads), query = (blocks() - 1 - task / (rows * kv_heads)) * MOST_QUERIES;
-        if (query < queries_of(index).real * group) attend(index, query, MOST_QUERIES);
+        if (query < queries_of(index).count * group) attend(index, query, MOST_QUERIES);
     }
 
     template <void (Run::*Task)(long) const> Status *parallel(ort::KernelContext *context, long tasks) {
         return api->parallel(context, [](void *data, size_t i) { (static_cast<const Run *>(data)->*Task)(long(i)); }, size_t(tasks), this);
     }
     Status *compute(ort::KernelContext *context) {
-        if (tokens * group < MANY_QUERIES) return parallel<&Run::step>(context, rows * kv_heads);
+        if (wanted * group < MANY_QUERIES) return parallel<&Run::step>(context, rows * kv_heads);
         HFX_TRY(parallel<&Run::begin>(context, rows * kv_heads));
         return parallel<&Run::block>(context, rows * kv_heads * blocks());
     }
@@ -210,7 +217,7 @@ constexpr const char *IS_TOO_LONG = "hfx: a row is longer than its cache";
 // of the longest row, and a shape that only the operator's definition as an ONNX function uses; then a bias
 // [rows or 1, heads, tokens or 1, positions], or cosines and sines of each position.
 Status *run_cached(const Node &node, ort::KernelContext *context) {
-    Tensor qkv, last, total, bias = {}, cos = {}, sin = {};
+    Tensor qkv, last, total, bias = {}, cos = {}, sin = {}, picked = {};
     Run run = {};
     HFX_TRY(read_input(context, 0, qkv));
     HFX_TRY(read_caches(node, context, run, last));
@@ -220,7 +227,7 @@ Status *run_cached(const Node &node, ort::KernelContext *context) {
     const long tokens = rows ? qkv.shape.rows() / rows : 0, start = tokens == 1 ? -1 : longest - tokens;
     HFX_TRY(check_range(last, start < 0 ? 0 : start, run.capacity, IS_TOO_LONG));
     if (tokens > 1 && (start < 0 || longest > run.capacity)) return invalid("hfx: the total length doesn't fit the caches");
-    run.tokens = tokens, run.start = start, run.queries = qkv.as<float>(), run.query_stride = all;
+    run.tokens = run.wanted = tokens, run.start = start, run.queries = qkv.as<float>(), run.query_stride = all;
     if (node.form->biased) {
         HFX_TRY(read_input(context, 6, bias));
         const int64_t *sizes = bias.shape.sizes;
@@ -237,7 +244,14 @@ Status *run_cached(const Node &node, ort::KernelContext *context) {
         HFX_TRY(check_range(last, 0, cos.shape.rows(), "hfx: the tables of angles have too few positions"));
         run.cos = cos.as<float>(), run.sin = sin.as<float>();
     }
-    Shape shape = {{rows * tokens, width}, 2};
+    if (node.form->stored == Stored::float16) HFX_TRY(read_optional_input(context, node.form->inputs() - 1, picked));
+    if (picked.data) {
+        if (picked.shape.rank != 2 || picked.shape.sizes[0] != rows) return invalid("hfx: the picked tokens must be [rows, picked]");
+        run.picked = picked.as<int64_t>(), run.wanted = picked.shape.sizes[1];
+        for (long i = 0; i < rows * run.wanted; i++)
+            if (run.picked[i] < 0 || run.picked[i] >= tokens) return invalid("hfx: a picked token is beyond its row");
+    }
+    Shape shape = {{rows * run.wanted, width}, 2};
     HFX_TRY(make_output(context, 0, shape, width, reinterpret_cast<void **>(&run.out)));
     return rows * tokens > 0 ? run.compute(context) : nullptr;
 }
@@ -259,7 +273,7 @@ Status *run_cross(const Node &node, ort::KernelContext *context) {
         if (key_scale.shape.elements() != requests * width || value_scale.shape.elements() != requests * width)
             return invalid("hfx: the scales don't fit the caches");
     }
-    run.tokens = queries, run.queries = query.as<float>(), run.query_stride = width;
+    run.tokens = run.wanted = queries, run.queries = query.as<float>(), run.query_stride = width;
     run.key_scale = key_scale.as<float>(), run.value_scale = value_scale.as<float>();
     Shape shape = {{requests * queries, width}, 2};
     HFX_TRY(make_output(context, 0, shape, width, reinterpret_cast<void **>(&run.out)));

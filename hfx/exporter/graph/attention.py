@@ -49,11 +49,12 @@ class SelfAttentionWriter:
     bias: Value | None
     kept: KvType = "float32"
 
-    def cached(self, qkv: Value, layer: int, block: Attention) -> Value:
+    def cached(self, qkv: Value, layer: int, block: Attention, last: Value | None = None) -> Value:
         """Write causal attention that reads past_* and writes present_*, which the caller binds to the same memory.
 
         It takes whole prompts without a past (sequence = total length, right-padded), one token a row on a past, or,
-        for one row at a time, a chunk of several tokens on a past.
+        for one row at a time, a chunk of several tokens on a past. The result has all tokens, or those that `last`
+        names (see `picked`).
         """
         writer, dtype = self.writer, FLOATS[self.kept]
         shape: Shape = ["rows", block.kv_heads, "capacity", block.head_dim]
@@ -64,11 +65,20 @@ class SelfAttentionWriter:
         is_grouped = block.rotary is not None or block.kv_heads != block.heads or block.window is not None
         if (is_grouped or writer.compute is np.float16) and dtype is writer.compute:
             out = self._grouped(qkv, past, present, block)
+        elif dtype is not writer.compute:  # the operator itself picks the tokens
+            out, last = self._native(qkv, past, present, block, last), None
         else:
             out = self._native(qkv, past, present, block)
         for name in present:
             writer.output(name, dtype, shape, name)
-        return out
+        return out if last is None else self.picked(out, last)
+
+    def picked(self, hidden: Value, last: Value) -> Value:
+        """Return the rows of `hidden` [tokens, width] that `last` [rows, picked] names in each row of the batch."""
+        writer = self.writer
+        index = writer.node("Unsqueeze", [last, writer.const([-1], np.int64)])
+        by_row = writer.node("Reshape", [hidden, self.lead])
+        return writer.node("Flatten", [writer.node("GatherND", [by_row, index], batch_dims=1)], axis=2)
 
     def _with_normed_heads(self, qkv: Value, block: Attention, *norms: Norm) -> Value:
         """Return `qkv` after the norms of each head of Q and K, which are computed in float32."""
@@ -82,7 +92,9 @@ class SelfAttentionWriter:
         flat = writer.node("Reshape", [joined, writer.const([-1, sum(block.widths)], np.int64)])
         return flat if writer.compute is np.float32 else writer.cast(flat, writer.compute)
 
-    def _native(self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention) -> Value:
+    def _native(
+        self, qkv: Value, past: Sequence[Value], present: Sequence[Value], block: Attention, last: Value | None = None
+    ) -> Value:
         """Write causal attention as an operator of hfx/native.
 
         If caches have the type of the products, the graph also gets the operator's definition, for sessions without
@@ -103,6 +115,7 @@ class SelfAttentionWriter:
             writer.defined(op, operators.function)
         else:
             op += "Float16"
+            inputs += [last] if last else []
         out = writer.unique("attended")
         writer.nodes(op, inputs, [out, *present], operators.DOMAIN, **attributes)
         return out

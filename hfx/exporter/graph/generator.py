@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,7 @@ from hfx.exporter.quantize.generator import Formats, WeightFormat
 
 SelfAttend = Callable[[Value, int, Attention], Value]
 CrossAttend = Callable[[Value, int, CrossAttention], Value]
+Pick = Callable[[Value], Value]
 
 
 @dataclass(frozen=True)
@@ -54,21 +56,21 @@ class GeneratorWriter:
     def decoder_graph(self, path: Path) -> None:
         """Write the graph of a decoder-only model, for prompts (right-padded, no past) and for tokens on a past.
 
-        The outputs have one row for each position in `last_index` of each row.
+        The outputs have one row for each position in `last_index` of each row. No other row is computed beyond the last
+        layer's attention, whose keys and values all rows need.
         """
         stack, writer = self.net.decoder, self._writer("decoder")
         ids = writer.input("input_ids", np.int64, ["rows", "sequence"])
         positions = writer.input("position_ids", np.int64, ["rows", "sequence"])
         lengths(writer, "rows")
         last = writer.input("last_index", np.int64, ["rows", "picked"])
-        lead = _lead(writer, ids)
-        attention = SelfAttentionWriter(writer, lead, None, self.formats.kv)
-        layers = self._stack(writer, self.formats.linear, attention.cached)
-        hidden = layers(stack, _flat(writer, ids), _flat(writer, positions))
-        by_row = writer.node("Reshape", [hidden, lead])
-        index = writer.node("Unsqueeze", [last, writer.const([-1], np.int64)])
-        picked = writer.node("GatherND", [by_row, index], batch_dims=1)
-        self._head(writer, writer.node("Flatten", [picked], axis=2))
+        attention = SelfAttentionWriter(writer, _lead(writer, ids), None, self.formats.kv)
+
+        def attend(qkv: Value, layer: int, block: Attention) -> Value:
+            return attention.cached(qkv, layer, block, last if layer + 1 == len(stack.layers) else None)
+
+        layers = self._stack(writer, self.formats.linear, attend, pick=partial(attention.picked, last=last))
+        self._head(writer, layers(stack, _flat(writer, ids), _flat(writer, positions)))
         writer.save(path)
 
     def encoder_graph(self, path: Path, stack: Stack) -> None:
@@ -128,7 +130,12 @@ class GeneratorWriter:
         return GraphWriter(f"{self.net.family}_{name}", self.weights, compute, linear in FINER)
 
     def _stack(
-        self, writer: GraphWriter, weight_format: WeightFormat, attend: SelfAttend, cross: CrossAttend | None = None
+        self,
+        writer: GraphWriter,
+        weight_format: WeightFormat,
+        attend: SelfAttend,
+        cross: CrossAttend | None = None,
+        pick: Pick | None = None,
     ) -> StackWriter:
         wide = self.net.wide_residual
         return StackWriter(
@@ -139,6 +146,7 @@ class GeneratorWriter:
             attend=attend,
             cross=cross,
             residual=np.float32 if wide else writer.compute,
+            pick=pick,
         )
 
     def _linear(self, writer: GraphWriter, weight_format: WeightFormat) -> LinearWriter:
@@ -238,7 +246,8 @@ class StackWriter:
     """Writes a stack with the attention that its graph needs.
 
     `table` reads embeddings, `down` writes the last linear of a feed forward, and `residual` is the type of the
-    residual stream. In a float16 graph, `down` and `residual` may be float32.
+    residual stream. In a float16 graph, `down` and `residual` may be float32. `pick` chooses the rows that the last
+    layer's self attention has results for.
     """
 
     writer: GraphWriter
@@ -248,6 +257,7 @@ class StackWriter:
     attend: SelfAttend
     cross: CrossAttend | None
     residual: FloatType
+    pick: Pick | None = None
 
     def __call__(self, stack: Stack, ids: Value, positions: Value | None) -> Value:
         """Write `stack`, and return the last hidden state [tokens, hidden] of `ids` [tokens] at `positions`."""
@@ -261,6 +271,8 @@ class StackWriter:
         for index, layer in enumerate(stack.layers):
             qkv = self.linear(normed, layer.attention.qkv)
             attended = self.attend(qkv, index, layer.attention)
+            if self.pick is not None and index == len(stack.layers) - 1:
+                residual = self.pick(residual)
             if stack.parallel:
                 normed = self._narrow(norm(self.writer, residual, layer.norms[1], self.residual))
                 residual = self._added(attended, layer.attention.out, self.linear, residual)

@@ -18,16 +18,13 @@ from tests.unit.native.sessions import open_model, options
 FLOAT, INT8, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64
 HALF = TensorProto.FLOAT16
 CACHES = {"past_k": FLOAT, "past_v": FLOAT, "last": INT32}
+HALVES = {"past_k": HALF, "past_v": HALF, "last": INT32}
 INPUTS = {
     "CachedAttention": {"x": FLOAT, **CACHES, "total": INT32, "lead": INT64},
     "CachedAttentionBias": {"x": FLOAT, **CACHES, "total": INT32, "lead": INT64, "bias": FLOAT},
-    "CachedAttentionFloat16": {
-        "x": FLOAT, "past_k": HALF, "past_v": HALF, "last": INT32, "total": INT32, "lead": INT64,
-    },
-    "CachedAttentionRotaryFloat16": {
-        "x": FLOAT, "past_k": HALF, "past_v": HALF, "last": INT32, "total": INT32, "lead": INT64,
-        "cos": FLOAT, "sin": FLOAT,
-    },
+    "CachedAttentionFloat16": {"x": FLOAT, **HALVES, "total": INT32, "lead": INT64},
+    "CachedAttentionFloat16 picked": {"x": FLOAT, **HALVES, "total": INT32, "lead": INT64, "picked": INT64},
+    "CachedAttentionRotaryFloat16": {"x": FLOAT, **HALVES, "total": INT32, "lead": INT64, "cos": FLOAT, "sin": FLOAT},
     "CrossAttention": {"x": FLOAT, **CACHES, "k_last": FLOAT, "v_last": FLOAT, "total": INT32},
     "CrossAttentionInt8": {
         "x": FLOAT, "past_k": INT8, "past_v": INT8, "last": INT32, "k_scale": FLOAT, "v_scale": FLOAT,
@@ -52,7 +49,7 @@ class Attention:
     heads: int
 
     def __call__(self, feed: dict[str, np.ndarray]) -> np.ndarray:
-        binding, rows = self.session.io_binding(), feed["x"].shape[0]
+        binding, rows = self.session.io_binding(), feed["picked"].size if "picked" in feed else len(feed["x"])
         caches = {f"present_{part}": feed[f"past_{part}"] for part in "kv"}
         width = self.heads * feed["past_k"].shape[3]
         outputs = {"y": np.full((rows, width), np.nan, np.float32), **caches}
@@ -70,7 +67,7 @@ def attention(
     inputs = INPUTS[op]
     attributes: dict[str, Any] = {"heads": heads, "scale": 0.3, **({"beams": beams} if "Cross" in op else {})}
     attributes |= {name: size for name, size in (("kv_heads", kv_heads), ("window", window)) if size}
-    node = helper.make_node(op, list(inputs), ["y", "present_k", "present_v"], domain="hfx", **attributes)
+    node = helper.make_node(op.split()[0], list(inputs), ["y", "present_k", "present_v"], domain="hfx", **attributes)
     types = {"y": FLOAT, "present_k": inputs["past_k"], "present_v": inputs["past_v"]}
     ends = [[helper.make_tensor_value_info(name, kind, None) for name, kind in end.items()] for end in (inputs, types)]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("hfx", 1)]
@@ -177,6 +174,20 @@ def test_tokens_in_a_window_have_the_bits_of_steps(library: Path, dim: int, wind
     for token in range(tokens):
         end = before + token + 1
         assert np.array_equal(run(cached_feed(qkv[token : token + 1], k, v, [end - 1], end))[0], together[token])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 40])
+def test_picked_tokens_have_the_bits_that_they_have_among_all(library: Path, count: int) -> None:
+    heads, dim, tokens, last = 3, 64, 45, [44, 20]
+    picked = np.random.default_rng(0).integers(0, 21, (2, count))
+    qkv = np.random.default_rng(5).standard_normal((2 * tokens, 3 * heads * dim)).astype(np.float32)
+    feeds = [cached_feed(qkv, *(part.astype(np.float16) for part in caches(2, heads, dim)), last, 45) for _ in "12"]
+    whole, some = (attention(library, f"CachedAttentionFloat16{more}", heads) for more in ("", " picked"))
+    wanted = np.take_along_axis(whole(feeds[0]).reshape(2, tokens, -1), picked[:, :, None], 1)
+    assert np.array_equal(some(feeds[1] | {"picked": picked}), wanted.reshape(2 * count, heads * dim))
+    assert all(np.array_equal(feeds[0][name], feeds[1][name]) for name in ("past_k", "past_v"))
+    with pytest.raises((errors.InvalidArgument, errors.RuntimeException, errors.Fail), match="beyond its row"):
+        some.session.run(None, feeds[1] | {"picked": np.full((2, 1), tokens)})
 
 
 def test_a_window_wider_than_the_cache_changes_no_bit(library: Path) -> None:
