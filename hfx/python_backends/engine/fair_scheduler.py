@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import QueueFull
 from .jobs import Job
-from .plan import QUERIES, Limits, Plan, Run
+from .plan import QUERIES, Limits, Plan, Run, Span
 from .prefix_cache import PrefixCache
 from .request import Step
 from .scheduler import Scheduler
@@ -30,6 +30,10 @@ RESERVED = 0.25
 # step is recent if the runs after it took less than RECENT seconds.
 PART = 2.0
 RECENT = 1.0
+# While nothing else runs, a part may have up to TIMES times the tokens of `Limits.chunk` if it takes at most ALONE
+# seconds: each run has a cost of its own, and so has a prompt that is read in several.
+TIMES = 2
+ALONE = 0.1
 
 # A batch gets this many times the run time of the next heavier batch while both have requests.
 SHARE = 2.0
@@ -153,7 +157,7 @@ class FairScheduler:
         self._since_step = [each + seconds for each in self._since_step]
         if isinstance(plan, Run) and plan.groups:
             self._step_seconds[batch], self._since_step[batch] = seconds, 0.0
-        elif isinstance(plan, Run) and not (plan.spans[0].is_whole or plan.spans[0].is_rest or plan.spans[0].scored):
+        elif isinstance(plan, Run) and self._measures(plan.spans[0]):
             self._token_seconds = seconds / len(plan.spans[0].tokens)
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
@@ -163,6 +167,11 @@ class FairScheduler:
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""
         self.batches[job.batch].remove(job)
+
+    def _measures(self, span: Span) -> bool:
+        """Whether the time of a run of `span` says how long a part takes."""
+        is_long = len(span.tokens) > self.batches[LIGHT].limits.chunk
+        return is_long or not (span.is_whole or span.is_rest or span.scored)
 
     def _used(self) -> list[int]:
         return [batch.slots - batch.free_rows for batch in self.batches]
@@ -180,13 +189,19 @@ class FairScheduler:
         """
         longest = self.batches[LIGHT].limits.chunk
         recent = [number for number in range(BATCHES) if self._since_step[number] < RECENT]
-        if not self._short_parts or not recent:
+        if not self._short_parts:
+            return longest
+        decodes = any(partition.groups for batch in self.batches for partition in batch.partitions.values())
+        if not decodes:
+            longest = min(max(longest, self._tokens(ALONE)), TIMES * longest)
+        if not recent:
             return longest
         seconds = PART * max(self._step_seconds[number] for number in recent)
-        if not any(partition.groups for batch in self.batches for partition in batch.partitions.values()):
-            seconds += min(self._since_step)
-        tokens = int(seconds / self._token_seconds) if self._token_seconds else 0
-        return min(longest, max(tokens // QUERIES * QUERIES, QUERIES))
+        return min(longest, max(self._tokens(seconds + (0 if decodes else min(self._since_step))), QUERIES))
+
+    def _tokens(self, seconds: float) -> int:
+        """Return how many tokens a part has that takes `seconds`; 0 if no part was run yet."""
+        return int(seconds / self._token_seconds) // QUERIES * QUERIES if self._token_seconds else 0
 
     def _next_admitted(self) -> Job | None:
         """Return the next job that can get its rows now, if there is one."""

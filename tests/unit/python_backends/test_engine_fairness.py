@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hfx.python_backends.engine.fair_scheduler import (
+    ALONE,
     HEAVY,
     LIGHT,
     LIGHT_PROMPT,
@@ -16,6 +17,7 @@ from hfx.python_backends.engine.fair_scheduler import (
     MEDIUM,
     PART,
     SHARE,
+    TIMES,
     FairScheduler,
 )
 from hfx.python_backends.engine.jobs import Job, new_job
@@ -119,6 +121,19 @@ def test_the_rest_of_a_cached_prompt_does_not_measure_parts() -> None:
         rest = Run(spans=(Span((2, 2), 64, (0,), (0,)),), prefill_jobs=(long,))
         play.scheduler.charge(rest, 0.0001)  # so little that the next part would be as long as any
     assert max(parts) < Limits().chunk
+
+
+def test_parts_are_longer_where_nothing_else_runs_and_they_are_fast() -> None:
+    play = Timed(has_encoder=False, seconds=lambda plan: seconds_of_prompts(plan) / 10, short_parts=True)
+    parts = [len(plan.spans[0].tokens) for plan in run_of(play, play.submit(2000, max_tokens=1))]
+    longest = TIMES * Limits().chunk
+    assert parts == [Limits().chunk, longest, longest, longest, 208]
+    play.submit(max_tokens=10_000)
+    play.steps(5)
+    assert max(len(plan.spans[0].tokens) for plan in run_of(play, play.submit(500, max_tokens=1)) if plan.spans) < 100
+    slow = Timed(has_encoder=False, seconds=lambda plan: ALONE, short_parts=True)
+    plans = run_of(slow, slow.submit(2000, max_tokens=1))
+    assert {len(plan.spans[0].tokens) for plan in plans} == {Limits().chunk, 208}
 
 
 def test_parts_get_longer_after_the_last_step_of_others() -> None:
