@@ -240,20 +240,19 @@ def take_turns(
     count: int,
     skipped: Callable[[str, str, int], bool] = lambda way, case, turn: False,
     patience: float | None = None,
-    shuffled: bool = False,
 ) -> None:
     """Every way measures every case in each of `count` rounds; each way begins as often as the others.
 
     A way that fails twice has no more turns in that case. `skipped(way, case, turn)` leaves turns out. After two rounds
-    no other begins once `patience` seconds have passed. If `shuffled`, the cases have another order in each round, the
-    same at every call.
+    no other begins once `patience` seconds have passed. After the first round, the cases have another order in each,
+    which is the same at every call.
     """
     begin = time.perf_counter()
     for turn in range(count):
         if turn > 1 and patience is not None and time.perf_counter() - begin > patience:
             return
         say(f"{title}: round {turn + 1} of {count}")
-        for name, case in random.Random(turn).sample([*cases.items()], len(cases)) if shuffled else cases.items():
+        for name, case in random.Random(turn).sample([*cases.items()], len(cases)) if turn else cases.items():
             for way in rotated(list(ways), turn):
                 if f"{way}, {name}" not in figures.notes and not skipped(way, name, turn):
                     add_measured(figures, way, name, turn, partial(ways[way], case))

@@ -13,7 +13,7 @@ here they have two. On a GPU, where each node is a launch, they are fused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,6 @@ from hfx.exporter.quantize.generator import Formats, WeightFormat
 
 SelfAttend = Callable[[Value, int, Attention], Value]
 CrossAttend = Callable[[Value, int, CrossAttention], Value]
-Pick = Callable[[Value], Value]
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class GeneratorWriter:
         def attend(qkv: Value, layer: int, block: Attention) -> Value:
             return attention.cached(qkv, layer, block, last if layer + 1 == len(stack.layers) else None)
 
-        layers = self._stack(writer, self.formats.linear, attend, pick=partial(attention.picked, last=last))
+        layers = replace(self._stack(writer, self.formats.linear, attend), pick=partial(attention.picked, last=last))
         self._head(writer, layers(stack, _flat(writer, ids), _flat(writer, positions)))
         writer.save(path)
 
@@ -130,12 +129,7 @@ class GeneratorWriter:
         return GraphWriter(f"{self.net.family}_{name}", self.weights, compute, linear in FINER)
 
     def _stack(
-        self,
-        writer: GraphWriter,
-        weight_format: WeightFormat,
-        attend: SelfAttend,
-        cross: CrossAttend | None = None,
-        pick: Pick | None = None,
+        self, writer: GraphWriter, weight_format: WeightFormat, attend: SelfAttend, cross: CrossAttend | None = None
     ) -> StackWriter:
         wide = self.net.wide_residual
         return StackWriter(
@@ -146,7 +140,6 @@ class GeneratorWriter:
             attend=attend,
             cross=cross,
             residual=np.float32 if wide else writer.compute,
-            pick=pick,
         )
 
     def _linear(self, writer: GraphWriter, weight_format: WeightFormat) -> LinearWriter:
@@ -257,7 +250,7 @@ class StackWriter:
     attend: SelfAttend
     cross: CrossAttend | None
     residual: FloatType
-    pick: Pick | None = None
+    pick: Callable[[Value], Value] | None = None
 
     def __call__(self, stack: Stack, ids: Value, positions: Value | None) -> Value:
         """Write `stack`, and return the last hidden state [tokens, hidden] of `ids` [tokens] at `positions`."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import QueueFull
 from .jobs import Job
-from .plan import QUERIES, Limits, Plan, Run, Span
+from .plan import QUERIES, Limits, Plan, Run
 from .prefix_cache import PrefixCache
 from .request import Step
 from .scheduler import Scheduler
@@ -157,8 +157,10 @@ class FairScheduler:
         self._since_step = [each + seconds for each in self._since_step]
         if isinstance(plan, Run) and plan.groups:
             self._step_seconds[batch], self._since_step[batch] = seconds, 0.0
-        elif isinstance(plan, Run) and self._measures(plan.spans[0]):
-            self._token_seconds = seconds / len(plan.spans[0].tokens)
+        elif isinstance(plan, Run) and not (plan.spans[0].is_rest or plan.spans[0].scored):
+            tokens = len(plan.spans[0].tokens)
+            if not plan.spans[0].is_whole or tokens > self.batches[LIGHT].limits.chunk:
+                self._token_seconds = seconds / tokens
 
     def finish(self, plan: Plan, steps: Iterable[Step]) -> None:
         """Take the outcome of a plan: `steps` has a step for each of its picks."""
@@ -167,11 +169,6 @@ class FairScheduler:
     def remove(self, job: Job) -> None:
         """Forget `job`, wherever it is, and free its rows."""
         self.batches[job.batch].remove(job)
-
-    def _measures(self, span: Span) -> bool:
-        """Whether the time of a run of `span` says how long a part takes."""
-        is_long = len(span.tokens) > self.batches[LIGHT].limits.chunk
-        return is_long or not (span.is_whole or span.is_rest or span.scored)
 
     def _used(self) -> list[int]:
         return [batch.slots - batch.free_rows for batch in self.batches]
@@ -192,8 +189,7 @@ class FairScheduler:
         if not self._short_parts:
             return longest
         decodes = any(partition.groups for batch in self.batches for partition in batch.partitions.values())
-        if not decodes:
-            longest = min(max(longest, self._tokens(ALONE)), TIMES * longest)
+        longest = longest if decodes else min(max(longest, self._tokens(ALONE)), TIMES * longest)
         if not recent:
             return longest
         seconds = PART * max(self._step_seconds[number] for number in recent)

@@ -53,7 +53,9 @@ class Host:
         self, spec: EngineSpec, partition: DecoderPartition, slots: int, blocks: PrefixBlocks | None
     ) -> Prefill:
         """Return what runs prompts in the rows of a partition. `blocks` are the memory of a prefix cache, if any."""
-        return Prefill(spec, partition, slots, blocks, leaves_outputs_out=self.settings.operators is not None)
+        prompts = Prefill(spec, partition, slots, blocks)
+        prompts.needs_outputs = self.settings.operators is None
+        return prompts
 
     def sources(self, spec: EngineSpec, encoder: Path) -> Sources:
         """Open the graph of an encoder, and return what runs it."""

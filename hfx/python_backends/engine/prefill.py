@@ -35,20 +35,16 @@ class Prefill:
 
     The rows after the first `slots` are padding for batches of prompts. A part of a prompt is run in the row after all
     rows of the partition. `blocks` are the memory of a prefix cache on the host, which runners of all batches share.
-    With `leaves_outputs_out`, a part without the prompt's last token is run without the head, which reads the weights
-    of the whole vocabulary. Native operators can do this.
+    Unless `needs_outputs`, a part without the prompt's last token is run without the head, which reads the weights of
+    the whole vocabulary. Native operators can do this.
     """
 
+    needs_outputs = True
+
     def __init__(
-        self,
-        spec: EngineSpec,
-        partition: DecoderPartition,
-        slots: int,
-        blocks: PrefixBlocks | None = None,
-        leaves_outputs_out: bool = False,
+        self, spec: EngineSpec, partition: DecoderPartition, slots: int, blocks: PrefixBlocks | None = None
     ) -> None:
         self.blocks = blocks
-        self._leaves_outputs_out = leaves_outputs_out
         self._spec, self._partition, self._slots = spec, partition, slots
         self._part_row = len(partition.lengths)
         self._next_ids = np.zeros((max(len(partition.lengths), SCORED), 1), np.int64)
@@ -66,7 +62,7 @@ class Prefill:
             if first.loads:
                 self._prefixes.load(first.loads, self._cache, begin)
             picked = np.arange(ids.shape[1], dtype=np.int64)[None] if first.scored else None
-            if self._leaves_outputs_out and not (first.rows or first.scored or logits):
+            if not (self.needs_outputs or first.rows or first.scored or logits):
                 picked = np.empty((1, 0), np.int64)
             return self._run(begin, spans, ids, lengths, logits, picked)
         size = self._partition.size
