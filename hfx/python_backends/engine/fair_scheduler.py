@@ -30,9 +30,7 @@ RESERVED = 0.25
 # step is recent if the runs after it took less than RECENT seconds.
 PART = 2.0
 RECENT = 1.0
-# While nothing else runs, a part may have up to TIMES times the tokens of `Limits.chunk` if it takes at most ALONE
-# seconds: each run has a cost of its own, and so has a prompt that is read in several.
-TIMES = 2
+# While nothing else runs, a part of more than `Limits.chunk` tokens takes at most so many seconds.
 ALONE = 0.1
 
 # A batch gets this many times the run time of the next heavier batch while both have requests.
@@ -184,12 +182,12 @@ class FairScheduler:
         which follow wait little longer than they were away. A token takes longer the more tokens come before it, so the
         time of the part before is the measure. The very first part, which has none, is the shortest.
         """
-        longest = self.batches[LIGHT].limits.chunk
+        limits = self.batches[LIGHT].limits
         recent = [number for number in range(BATCHES) if self._since_step[number] < RECENT]
         if not self._short_parts:
-            return longest
+            return limits.chunk
         decodes = any(partition.groups for batch in self.batches for partition in batch.partitions.values())
-        longest = longest if decodes else min(max(longest, self._tokens(ALONE)), TIMES * longest)
+        longest = limits.chunk if decodes else max(limits.chunk, min(limits.alone, self._tokens(ALONE)))
         if not recent:
             return longest
         seconds = PART * max(self._step_seconds[number] for number in recent)

@@ -38,11 +38,12 @@ Sources = Union[ArraySources, CacheSources, SourceStage]
 class Host:
     """Nets run on the CPU, and all memory is on the host."""
 
-    limits = Limits()
     runs_ahead = False  # whether a step may begin before it is planned
 
     def __init__(self, settings: SessionSettings) -> None:
         self.settings = settings
+        # Native operators give a prompt the same bits whole, in a batch, and in parts. Each run has a cost of its own.
+        self.limits = Limits(alone=512) if settings.operators else Limits()
         self.counts = DeviceCounts()  # always zero
 
     def open(self, path: Path) -> HostNet:

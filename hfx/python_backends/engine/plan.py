@@ -27,13 +27,15 @@ class Limits:
     """The limits of a run, in tokens.
 
     They bound the time for which prompts and sources delay the sequences that are being decoded. A prompt longer than
-    `chunk` is run in parts of at most this length. `prefill` and `encode` limit the padded tokens of a batch of prompts
+    `chunk` is run in parts of at most this length, or of up to `alone` tokens while nothing else runs and if the bits
+    don't depend on the parts. `prefill` and `encode` limit the padded tokens of a batch of prompts
     or sources; a single prompt or source may be longer. The longest of a batch may be `unlike` times as long as the
     shortest; a batch of up to `few` padded tokens may have more padding, because reading the weights takes longer than
     computing so few tokens.
     """
 
     chunk: int = 256
+    alone: int = 256
     prefill: int = 256
     encode: int = 512
     unlike: float = 1.5

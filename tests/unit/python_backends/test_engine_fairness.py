@@ -17,7 +17,6 @@ from hfx.python_backends.engine.fair_scheduler import (
     MEDIUM,
     PART,
     SHARE,
-    TIMES,
     FairScheduler,
 )
 from hfx.python_backends.engine.jobs import Job, new_job
@@ -28,6 +27,7 @@ from tests.unit.python_backends.test_engine_scheduler import Play
 
 SLOTS = 8
 RESERVED = 4  # more
+LONGEST = 512  # tokens of a part
 # Seconds of a made-up run.
 SHORT, LONG = 1.0, 10.0
 
@@ -43,7 +43,8 @@ class Timed(Play):
         short_parts: bool = False,
     ) -> None:
         super().__init__(slots, has_encoder)
-        self.scheduler = FairScheduler(slots, has_encoder, Limits(), LIGHT_ROWS, short_parts=short_parts)
+        limits = Limits(alone=LONGEST)
+        self.scheduler = FairScheduler(slots, has_encoder, limits, LIGHT_ROWS, short_parts=short_parts)
         self.seconds = seconds or seconds_of
 
     def part(self, document: int, max_tokens: int = 100) -> Job:
@@ -126,8 +127,7 @@ def test_the_rest_of_a_cached_prompt_does_not_measure_parts() -> None:
 def test_parts_are_longer_where_nothing_else_runs_and_they_are_fast() -> None:
     play = Timed(has_encoder=False, seconds=lambda plan: seconds_of_prompts(plan) / 10, short_parts=True)
     parts = [len(plan.spans[0].tokens) for plan in run_of(play, play.submit(2000, max_tokens=1))]
-    longest = TIMES * Limits().chunk
-    assert parts == [Limits().chunk, longest, longest, longest, 208]
+    assert parts == [Limits().chunk, LONGEST, LONGEST, LONGEST, 208]
     play.submit(max_tokens=10_000)
     play.steps(5)
     assert max(len(plan.spans[0].tokens) for plan in run_of(play, play.submit(500, max_tokens=1)) if plan.spans) < 100

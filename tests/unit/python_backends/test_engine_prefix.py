@@ -160,6 +160,19 @@ def test_a_long_prompt_in_short_parts_beside_others_has_the_bits_that_it_has_alo
     assert (0, QUERIES, 0) not in cut(alone)
 
 
+@native
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_long_prompt_in_one_part_has_the_bits_that_it_has_in_several(
+    tiny: Callable[[str], Path], family: str
+) -> None:
+    long = [ask(text(length, length, 100), 1, log_probs=True) for length in (400, 257, 273, 496)]
+    whole = make_core(tiny(family), 8, Limits(alone=POSITIONS), NATIVE, 0, short_parts=True)
+    parts = make_core(tiny(family), 8, None, NATIVE, 0)
+    assert all_answers(whole, long, 1) == all_answers(parts, long, 1)
+    assert {(0, 257, 0), (0, 273, 0), (0, 496, 0)} < {*cut(whole)}
+    assert {(0, 256, 0)} == {span for span in cut(parts) if not span[0]}
+
+
 def test_a_beginning_is_kept_when_it_comes_the_second_time(toy: Path) -> None:
     core = make_core(toy, 4, LONG)
     shared = text(3, 3 * BLOCK)
