@@ -3,7 +3,7 @@
 Ratios and never times: peers run in the same minutes on the same machine. The models are real layers, few of them. The
 committed ratios are kept for each kind of processor, because a kernel that wins on one may lose on another.
 
-With --before, the ratios are those of this version's speed to the speed of another checkout, which runs in turn.
+With --before, the same run first compares this version's times with those of another checkout, which runs in turn.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 
 from bench.cases import Case, Served, Texts, callers
@@ -37,6 +36,7 @@ MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 LOUD = 0.5  # noise above this hides everything that matters
 FEWEST = 3  # rounds that tell noise from change
 FIGURE, TOO_NOISY = "requests/s", "too noisy to tell"
+PEERS, BEFORE = "its peers", "the version before"  # what hfx is compared with
 ROUNDS = 5  # of this version and the one before
 # The families and models of processors that have a name: (vendor, family, first model, last model).
 KINDS = {
@@ -96,22 +96,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a smoke run on tiny models; its figures mean nothing")
     options = parser.parse_args(arguments)
     try:
-        if options.before:
-            judge(list(starmap(_beside_before, speeds(options.before, options.quick).items())), "before")
-            return 0
         kind, known = processor_kind(), load(options.baseline)
         if kind == EMULATED:
             raise LoadFailed(f"There is no baseline of {kind}: an emulator's speeds say nothing of a processor's.")
         if not options.write and kind not in known:
             raise LoadFailed(f"{options.baseline} has no baseline of {kind}.", "python -m bench.guard --write")
+        found: dict[str, Sequence[Change]] = {}
+        if options.before:
+            times = speeds(options.before, options.quick)
+            found[BEFORE] = [_change(words, [1.0], each) for words, each in times.items()]
         now = stamped(Figures(), "python -m bench.guard")
         for scenario in MEASURED:
             scenario.measure(Settings(options.quick, FEWEST if options.quick else None), now)
         if options.write:
             save(options.baseline, {**known, kind: now})
-            return 0
-        judge(changes(known[kind], now), "baseline")
-        print("\n".join(f"- {words}: not measured now" for words in ratios(known[kind]).keys() - ratios(now).keys()))
+        else:
+            found[PEERS] = changes(known[kind], now)
+        judge(found)
     except HfxError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -136,22 +137,26 @@ def processor_kind(text: str = "", machine: str = platform.machine()) -> str:
     return found + amx
 
 
-def judge(found: Sequence[Change], base: str) -> None:
-    """Print every ratio with its verdict. Raises Slower, and LoadFailed where there is nothing to compare."""
-    rows = [
-        (each.words, number(each.before), number(each.now), f"{each.moved:+.0%}", f"±{each.noise:.0%}", each.verdict)
-        for each in found
-    ]
-    title = f"hfx in times of its {'peers' if base == 'baseline' else 'version before'}, {processor_kind()}"
-    print(table(title, ("peer", base, "now", "moved", "noise", "verdict"), rows))
-    if not found:
-        raise LoadFailed(f"No ratio of the {base} was measured.", "Fetch the peers: python -m bench.peers install")
-    if all(each.verdict == TOO_NOISY for each in found):
-        raise LoadFailed("Every ratio is too noisy to tell.", "Measure again with nothing else running.")
-    if slower := [each for each in found if each.verdict == "slower"]:
+def judge(found: Mapping[str, Sequence[Change]]) -> None:
+    """Print the ratios to PEERS and to BEFORE, each with its verdict.
+
+    Raises Slower for any that is slower, and LoadFailed where there is nothing to compare.
+    """
+    for base, changed in found.items():
+        rows = [
+            (c.words, number(c.before), number(c.now), f"{c.moved:+.0%}", f"±{c.noise:.0%}", c.verdict) for c in changed
+        ]
+        names = ("ratio", "base", "now", "moved", "noise", "verdict")
+        print(table(f"hfx in times of {base}, {processor_kind()}", names, rows))
+        if not changed:
+            raise LoadFailed(f"No ratio to {base} was measured.", "Fetch the peers: python -m bench.peers install")
+        if all(each.verdict == TOO_NOISY for each in changed):
+            raise LoadFailed(f"Every ratio to {base} is too noisy to tell.", "Measure again with nothing else running.")
+    slower = [each for changed in found.values() for each in changed if each.verdict == "slower"]
+    if slower:
         words = ", ".join(f"{each.words} ({each.moved:+.0%})" for each in slower)
         raise Slower(
-            f"{len(slower)} of {len(found)} ratios are lower than those of the {base} beyond noise: {words}.",
+            f"{len(slower)} ratios are lower than before beyond noise: {words}.",
             "Measure again with nothing else running; if it was meant: python -m bench.guard --write",
         )
 
@@ -190,10 +195,6 @@ def _measured(root: Path, command: str, work: str, ways: Sequence[str], output: 
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         raise LoadFailed(f"`bench.{command} {work}` of {root} failed: {' '.join(last)}", "Run it there by itself.")
     return load(output)[work]
-
-
-def _beside_before(words: str, found: Sequence[float]) -> Change:
-    return _change(words, [1.0], found)
 
 
 def changes(before: Figures, now: Figures) -> list[Change]:

@@ -22,7 +22,7 @@ from filelock import FileLock
 from hfx.errors import FetchFailed
 from hfx.process import exit_reason
 
-INSTALL_SECONDS = 600
+INSTALL_SECONDS = 3600  # llama.cpp is compiled
 
 
 def root() -> Path:

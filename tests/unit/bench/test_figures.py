@@ -148,9 +148,9 @@ def test_the_guard_fails_for_slower_ratios_but_not_for_a_slower_machine() -> Non
     slow = measured(QUIET, (10.0, 12.0, 9.0, 11.0, 10.0, 8.0, 10.0))  # slows both, and moves no ratio
     assert guard.changes(measured(QUIET), slow)[0].verdict == "as before"
     with pytest.raises(guard.Slower):
-        guard.judge(guard.changes(measured(QUIET), measured([0.7 * each for each in QUIET])), "baseline")
+        guard.judge({guard.PEERS: guard.changes(measured(QUIET), measured([0.7 * each for each in QUIET]))})
     with pytest.raises(LoadFailed):
-        guard.judge(guard.changes(measured(QUIET), measured(QUIET[:2])), "baseline")  # too few rounds
+        guard.judge({guard.PEERS: guard.changes(measured(QUIET), measured(QUIET[:2]))})  # too few rounds
 
 
 def test_a_version_is_compared_with_a_checkout_alone(tmp_path: Path) -> None:
