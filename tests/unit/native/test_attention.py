@@ -181,7 +181,8 @@ def test_picked_tokens_have_the_bits_that_they_have_among_all(library: Path, cou
     heads, dim, tokens, last = 3, 64, 45, [44, 20]
     picked = np.random.default_rng(0).integers(0, 21, (2, count))
     qkv = np.random.default_rng(5).standard_normal((2 * tokens, 3 * heads * dim)).astype(np.float32)
-    feeds = [cached_feed(qkv, *(part.astype(np.float16) for part in caches(2, heads, dim)), last, 45) for _ in "12"]
+    k, v = (part.astype(np.float16) for part in caches(2, heads, dim))
+    feeds = [cached_feed(qkv, k.copy(), v.copy(), last, tokens) for _ in range(2)]
     whole, some = (attention(library, f"CachedAttentionFloat16{more}", heads) for more in ("", " picked"))
     wanted = np.take_along_axis(whole(feeds[0]).reshape(2, tokens, -1), picked[:, :, None], 1)
     assert np.array_equal(some(feeds[1] | {"picked": picked}), wanted.reshape(2 * count, heads * dim))
