@@ -165,15 +165,15 @@ void self_attend(const SelfAttention &a) {
     float *queries = scores + SELF_ATTENTION_QUERIES * columns, *rotated = queries + SELF_ATTENTION_QUERIES * a.dim;
     float *products = rotated + WIDTH * a.dim, *others = products + SELF_ATTENTION_QUERIES * a.buckets;
     turn_keys(a, columns, keys, rotated);
-    for (long token = 0; token < a.width; token += SELF_ATTENTION_QUERIES) {
-        const long rows = a.width - token < SELF_ATTENTION_QUERIES ? a.width - token : SELF_ATTENTION_QUERIES;
+    for (long token = 0; token < a.queries; token += SELF_ATTENTION_QUERIES) {
+        const long rows = a.queries - token < SELF_ATTENTION_QUERIES ? a.queries - token : SELF_ATTENTION_QUERIES;
         const float *query = a.query + token * a.stride, *added[2];
         float sums[SELF_ATTENTION_QUERIES], *out = a.out + token * a.out_stride;
         for (long i = 0; i < rows && a.cos; i++)
             rotate(query + i * a.stride, a.cos + (token + i) * a.dim, a.sin + (token + i) * a.dim, a.dim, queries + i * a.dim);
         multiply_all({a.cos ? queries : query, keys, scores, a.cos ? a.dim : a.stride, columns, columns, a.dim}, rows, columns);
         if (a.bucket) {
-            const long at = token % SELF_ATTENTION_BLOCK, left = a.width - token;
+            const long at = token % SELF_ATTENTION_BLOCK, left = a.queries - token;
             if (!at) score_position_queries(a, token, left < SELF_ATTENTION_BLOCK ? left : SELF_ATTENTION_BLOCK, columns, products, others);
             add_positions(a, token, rows, columns, products, others + at * columns, scores);
         }

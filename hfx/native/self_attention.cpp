@@ -1,7 +1,8 @@
 // The operators for the attention of all tokens of a text to each other. They read queries, keys and values from one
 // tensor: SelfAttention with a mask, SourceAttention without a mask, either with or without a bias. SelfAttentionRotary
 // rotates queries and keys. SelfAttentionDisentangled also multiplies them by keys and queries of relative positions.
-// SelfAttentionHeads reads three tensors, by head. If the last token of each text is given, results behind it are 0.
+// SelfAttentionHeads reads three tensors, by head. SelfAttentionFirst reads the queries of the first tokens alone, and
+// computes only their results. If the last token of each text is given, results behind it are 0.
 #include "floats.h"
 #include "context.h"
 
@@ -9,14 +10,15 @@ namespace hfx {
 namespace {
 
 // The inputs that an operator reads besides queries, keys and values. HEADS: it reads queries, keys and values by head.
-enum Part { MASK = 1, BIAS = 2, ROTATION = 4, HEADS = 8, POSITIONS = 16 };
+// FIRST: it reads the queries of the first tokens, and keys and values.
+enum Part { MASK = 1, BIAS = 2, ROTATION = 4, HEADS = 8, POSITIONS = 16, FIRST = 32 };
 
 struct Form : Described {
     int parts;
 
     bool has(Part part) const { return parts & part; }
 
-    size_t place_of_mask() const { return has(HEADS) ? 3 : 1; }
+    size_t place_of_mask() const { return has(HEADS) ? 3 : has(FIRST) ? 2 : 1; }
     size_t place_of_last() const { return has(MASK) ? place_of_mask() + 1 + has(BIAS) + 2 * has(ROTATION) + 3 * has(POSITIONS) : 1; }
 
     size_t inputs() const { return has(MASK) ? place_of_last() + 1 : 4 + has(BIAS); }
@@ -38,7 +40,7 @@ struct Run {
     SelfAttention whole;  // its pointers are for the first row's first head; it has no buffer
     long heads, rows;
     const int32_t *last;                                      // the last token of each row; or null
-    long of_row, of_head, added_of_row[2], added_of_head[2];  // floats to the next row or head
+    long query_of_row, of_row, of_head, added_of_row[2], added_of_head[2];  // floats to the next row or head
     int failed;
 };
 
@@ -55,15 +57,15 @@ void attend_head(void *data, size_t task) {
     Run &run = *static_cast<Run *>(data);
     const long row = long(task) / run.heads, head = long(task) % run.heads, from = row * run.of_row + head * run.of_head;
     SelfAttention a = run.whole;
-    a.query += from, a.key += from, a.value += from;
-    a.out += row * a.width * a.out_stride + head * a.dim;
+    a.query += row * run.query_of_row + head * run.of_head, a.key += from, a.value += from;
+    a.out += row * a.queries * a.out_stride + head * a.dim;
     if (a.bucket) a.position_keys += head * a.dim * a.buckets, a.position_queries += head * a.dim * a.buckets;
     for (int i = 0; i < 2; i++)
         if (a.added[i]) a.added[i] += row * run.added_of_row[i] + head * run.added_of_head[i];
     if (run.last) {
         const long length = run.last[row] + 1;
-        for (long token = length; token < a.width; token++) memset(a.out + token * a.out_stride, 0, size_t(a.dim) * sizeof(float));
-        a.width = length;
+        for (long token = length; token < a.queries; token++) memset(a.out + token * a.out_stride, 0, size_t(a.dim) * sizeof(float));
+        a.width = length, a.queries = smaller(a.queries, length);
     }
     void *buffer = nullptr;
     if (posix_memalign(&buffer, 64, size_t(self_attention_buffer(a.width, a.dim, a.buckets)) * sizeof(float))) {
@@ -104,8 +106,8 @@ Status *read_joined(ort::KernelContext *context, const Form &form, const Tensor 
     if (run.rows * width != tokens) return invalid("hfx: there must be a length for each row");
     const float *first = x.as<float>();
     run.whole.query = first, run.whole.key = first + inner, run.whole.value = first + 2 * inner;
-    run.whole.width = width, run.whole.dim = dim, run.whole.stride = 3 * inner, run.whole.out_stride = inner;
-    run.of_row = width * 3 * inner, run.of_head = dim;
+    run.whole.queries = run.whole.width = width, run.whole.dim = dim, run.whole.stride = 3 * inner, run.whole.out_stride = inner;
+    run.query_of_row = run.of_row = width * 3 * inner, run.of_head = dim;
     return make_output(context, 0, x.shape, inner, reinterpret_cast<void **>(&run.whole.out));
 }
 
@@ -120,10 +122,26 @@ Status *read_heads(ort::KernelContext *context, Run &run) {
     const long width = shape.sizes[2], dim = shape.sizes[3];
     run.rows = shape.sizes[0];
     run.whole.query = of[0].as<float>(), run.whole.key = of[1].as<float>(), run.whole.value = of[2].as<float>();
-    run.whole.width = width, run.whole.dim = dim, run.whole.stride = dim, run.whole.out_stride = run.heads * dim;
-    run.of_head = width * dim, run.of_row = run.heads * run.of_head;
+    run.whole.queries = run.whole.width = width, run.whole.dim = dim, run.whole.stride = dim, run.whole.out_stride = run.heads * dim;
+    run.of_head = width * dim, run.query_of_row = run.of_row = run.heads * run.of_head;
     const Shape joined = {{run.rows, width, run.heads * dim}, 3};
     return make_output(context, 0, joined, run.heads * dim, reinterpret_cast<void **>(&run.whole.out));
+}
+
+// Reads the queries of the first tokens, [rows, heads * dim], and keys and values, [rows, width, 2 * heads * dim].
+Status *read_first(ort::KernelContext *context, Run &run) {
+    Tensor query, x;
+    HFX_TRY(read_input(context, 0, query));
+    HFX_TRY(read_input(context, 1, x));
+    const int64_t *sizes = x.shape.sizes;
+    if (query.shape.rank != 2 || x.shape.rank != 3 || sizes[0] != query.shape.sizes[0] || !sizes[1] || sizes[2] != 2 * query.shape.last() || query.shape.last() % run.heads)
+        return invalid("hfx: attention of first tokens reads queries [rows, heads * dim], and [rows, width, 2 * heads * dim]");
+    const long width = sizes[1], inner = query.shape.last(), dim = inner / run.heads;
+    run.rows = sizes[0];
+    run.whole.query = query.as<float>(), run.whole.key = x.as<float>(), run.whole.value = x.as<float>() + inner;
+    run.whole.queries = 1, run.whole.width = width, run.whole.dim = dim, run.whole.stride = 2 * inner, run.whole.out_stride = inner;
+    run.query_of_row = inner, run.of_row = width * 2 * inner, run.of_head = dim;
+    return make_output(context, 0, query.shape, inner, reinterpret_cast<void **>(&run.whole.out));
 }
 
 // Reads the cosines and sines of all tokens, [1, 1, width, dim] each.
@@ -160,8 +178,8 @@ Status *read_positions(ort::KernelContext *context, Run &run) {
     return nullptr;
 }
 
-// Inputs with a mask: queries, keys and values; the mask; then a bias, or cosines and sines, or buckets with their keys
-// and queries; and optionally the last token of each row.
+// Inputs with a mask: queries, keys and values, in one, two or three tensors; the mask; then a bias, or cosines and
+// sines, or buckets with their keys and queries; and optionally the last token of each row.
 // Inputs without a mask: queries, keys and values; the last token of each row; two inputs that only the operator's
 // definition as an ONNX function uses; and a bias, if the operator has one.
 Status *compute(void *data, ort::KernelContext *context) {
@@ -171,7 +189,7 @@ Status *compute(void *data, ort::KernelContext *context) {
     HFX_TRY(read_optional_input(context, form.place_of_last(), last));
     Run run = {};
     run.heads = node.heads, run.whole.scale = node.scale;
-    HFX_TRY(form.has(HEADS) ? read_heads(context, run) : read_joined(context, form, last, run));
+    HFX_TRY(form.has(HEADS) ? read_heads(context, run) : form.has(FIRST) ? read_first(context, run) : read_joined(context, form, last, run));
     const long rows = run.rows, width = run.whole.width;
     if (!run.whole.dim || run.whole.dim % SELF_ATTENTION_STEP) return invalid("hfx: the size of a head must be a multiple of 16");
     if (last.data && last.shape.elements() != rows) return invalid("hfx: there must be a length for each row");
@@ -192,6 +210,7 @@ Form forms[] = {
     {{{}, "SelfAttentionRotary"}, MASK | ROTATION},
     {{{}, "SelfAttentionDisentangled"}, MASK | POSITIONS},
     {{{}, "SelfAttentionHeads"}, MASK | HEADS},
+    {{{}, "SelfAttentionFirst"}, MASK | FIRST},
     {{{}, "SourceAttention"}, 0},
     {{{}, "SourceAttentionBias"}, BIAS},
 };

@@ -9,16 +9,16 @@
 namespace hfx {
 
 struct SelfAttention {
-    const float *query, *key, *value;  // [width][dim], `stride` floats from one token to the next
+    const float *query, *key, *value;  // [queries or width][dim], `stride` floats from one token to the next
     const float *added[2];             // added to scaled scores, [width]; a query's is `added_stride` on; or null
     const float *cos, *sin;            // rotate queries and keys, [width][dim]; or null
     // Keys and queries of relative positions, [dim][buckets], or null. A token's queries are multiplied by the position
     // keys, and its keys by the position queries. bucket[n] is the bucket of a key that is n tokens behind a query.
     const float *position_keys, *position_queries;
     const int32_t *bucket;
-    float *out;                        // [width][dim], `out_stride` floats from one token to the next
+    float *out;                        // [queries][dim], `out_stride` floats from one token to the next
     float *buffer;                     // self_attention_buffer(width, dim, buckets) floats
-    long width, dim, stride, out_stride, added_stride[2], buckets;
+    long queries, width, dim, stride, out_stride, added_stride[2], buckets;  // queries: those of the first tokens
     float scale;
 };
 

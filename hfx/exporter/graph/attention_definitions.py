@@ -60,17 +60,25 @@ INT8_CROSS = CROSS.format(
     results="scaled_results",
 )
 SPLIT = """
-    zero = Constant <value = int64[1] {0}> ()
-    rest = Constant <value = int64[1] {-1}> ()
+    zero = Constant <value = int64[1] {{0}}> ()
+    rest = Constant <value = int64[1] {{-1}}> ()
     heads_0 = Constant <value_int: int = @heads> ()
     heads_1 = Unsqueeze (heads_0, zero)
-    by_head = Concat <axis = 0> (zero, zero, heads_1, rest)
-    queries, keys, values = Split <axis = -1, num_outputs = 3> (qkv)
-    split_queries = Reshape (queries, by_head)
+    by_head = Concat <axis = 0> (zero, zero, heads_1, rest){queries}
     split_keys = Reshape (keys, by_head)
     split_values = Reshape (values, by_head)
     q = Transpose <perm = [0, 2, 1, 3]> (split_queries)
-    v = Transpose <perm = [0, 2, 1, 3]> (split_values)"""
+    v = Transpose <perm = [0, 2, 1, 3]> (split_values)""".format
+SPLIT_JOINED = """
+    queries, keys, values = Split <axis = -1, num_outputs = 3> (qkv)
+    split_queries = Reshape (queries, by_head)"""
+SPLIT_FIRST = """
+    one = Constant <value = int64[1] {1}> ()
+    two = Constant <value = int64[1] {2}> ()
+    first_mask = Slice (mask, zero, one, two)
+    query = Unsqueeze (queries, one)
+    keys, values = Split <axis = -1, num_outputs = 2> (kv)
+    split_queries = Reshape (query, by_head)"""
 PLAIN_KEYS = """
     turned_keys = Transpose <perm = [0, 2, 3, 1]> (split_keys)"""
 KEYS_BY_HEAD = """
@@ -122,17 +130,19 @@ SELF = """{front}
     products = MatMul ({q}, turned_keys){add_positions}
     factor = Constant <value_float: float = @scale> ()
     scaled = Mul ({sums}, factor)
-    masked = Add (scaled, mask){add_bias}
+    masked = Add (scaled, {mask}){add_bias}
     weights = Softmax <axis = -1> ({scores})
     mixed = MatMul (weights, v)
     turned = Transpose <perm = [0, 2, 1, 3]> (mixed)
-    y = Reshape (turned, by_token)"""
-AS_JOINED = {"front": SPLIT + PLAIN_KEYS, "q": "q", "add_positions": "", "sums": "products"}
-AS_JOINED |= {"add_bias": "", "scores": "masked"}
+    {y} = Reshape (turned, by_token)"""
+AS_JOINED = {"front": SPLIT(queries=SPLIT_JOINED) + PLAIN_KEYS, "q": "q", "add_positions": "", "sums": "products"}
+AS_JOINED |= {"mask": "mask", "add_bias": "", "scores": "masked", "y": "y"}
+OF_FIRST = {"front": SPLIT(queries=SPLIT_FIRST) + PLAIN_KEYS, "mask": "first_mask", "y": "of_one_token"}
 PLAIN_SELF = SELF.format(**AS_JOINED)
 BIASED_SELF = SELF.format(**AS_JOINED | {"add_bias": ADD_BIAS, "scores": "biased"})
-ROTARY_SELF = SELF.format(**AS_JOINED | {"front": SPLIT + ROTATED_KEYS, "q": "rotated_q"})
+ROTARY_SELF = SELF.format(**AS_JOINED | {"front": SPLIT(queries=SPLIT_JOINED) + ROTATED_KEYS, "q": "rotated_q"})
 DISENTANGLED_SELF = SELF.format(**AS_JOINED | {"add_positions": BY_POSITION, "sums": "sums"})
+SELF_OF_FIRST = SELF.format(**AS_JOINED | OF_FIRST) + "\n    y = Squeeze (of_one_token, one)"
 SELF_BY_HEAD = SELF.format(**AS_JOINED | {"front": KEYS_BY_HEAD(k="k")})
 OF_CACHES = "(y, present_k, present_v)"
 ATTENTION = {
@@ -143,6 +153,7 @@ ATTENTION = {
     (qkv, mask, buckets, position_keys, position_queries, last) => (y) {{
     {DISENTANGLED_SELF}
 }}""",
+    "SelfAttentionFirst": f"<heads, scale> (queries, kv, mask, last) => (y) {{{SELF_OF_FIRST}\n}}",
     "SelfAttentionHeads": f"<heads, scale> (q, k, v, mask, last) => (y) {{{SELF_BY_HEAD}\n}}",
     "CachedAttention": f"""<heads, scale> (qkv, past_k, past_v, last, total, lead) => {OF_CACHES} {{
     {CACHED(inputs="split, , , past_k, past_v, last, total")}
