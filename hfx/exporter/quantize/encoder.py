@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hfx.exporter.encoder.graph.attention import STEP, FoundAttention, find_attentions
 from hfx.exporter.encoder.graph.build import clean, inlined
+from hfx.exporter.encoder.graph.first_tokens import compute_first
 from hfx.exporter.encoder.graph.linears import (
     FoundLinear,
     GraphView,
@@ -122,8 +123,10 @@ def row_wise(
     nodes = [node for at, nodes in enumerate(old) for node in made.get(at, nodes)]
     model.graph.initializer.extend(rows.new.constants.values())
     replace_nodes(model.graph, nodes)
+    skips_padding = _skip_padding(model.graph, view)
+    compute_first(model.graph)
     operators.define(model)
-    return Quantized(model, len(rows.quantized), _skip_padding(model.graph, view))
+    return Quantized(model, len(rows.quantized), skips_padding)
 
 
 def row_source(source: onnx.ModelProto) -> onnx.ModelProto:
