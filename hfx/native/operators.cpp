@@ -7,6 +7,7 @@
 #include "floats.h"
 #include "held.h"
 #include "huge_pages.h"
+#include "shared_rows.h"
 #include <stdlib.h>
 
 namespace hfx {
@@ -173,29 +174,8 @@ void destroy(void *data) {
 
 // ---- running a node
 
-struct Quantizing {
-    const float *x;
-    const int32_t *places;  // the number of each row in x; null: row i is row i of x
-    const Weights *weights;
-    uint8_t *rows;
-    float *scale;
-};
-
-void quantize_row(void *data, size_t row) {
-    const Quantizing &q = *static_cast<Quantizing *>(data);
-    const Weights &w = *q.weights;
-    const float *x = q.x + (q.places ? size_t(q.places[row]) : row) * size_t(w.inputs);
-    uint8_t *bytes = q.rows + row * size_t(w.depth);
-    if (!w.block) {
-        q.scale[row] = chosen->quantize(x, w.inputs, w.depth, bytes);
-        return;
-    }
-    float *scale = q.scale + row * size_t(w.blocks());
-    for (long at = 0; at < w.depth; at += w.block) {
-        const long left = w.inputs - at, inputs = left < 0 ? 0 : left < w.block ? left : w.block;
-        *scale++ = chosen->quantize(x + (inputs ? at : 0), inputs, w.block, bytes + at) / UNPACKED;
-    }
-}
+// Rows of a task. They are multiplied by one panel after the other, so they must fit into the second-level cache.
+constexpr long ROWS_A_TASK = 256;
 
 // Which of `all` rows are tokens, and which are padding behind the last token of a text.
 struct Tokens {
@@ -228,6 +208,7 @@ struct Prepared {
     Tensor x;
     Scratch scratch;
     Product product;
+    SharedRows shared = {};
     const int32_t *padding = nullptr;  // rows of y to set to 0
     long padding_count = 0;
 
@@ -250,21 +231,21 @@ struct Prepared {
             padding = place + tokens.count, padding_count = tokens.all - tokens.count;
         }
         extra = rows + bytes + (scales + places + 63) / 64 * 64;
-        Quantizing quantizing = {x.as<float>(), place, &w, rows, row_scale};
+        shared.rows = {x.as<float>(), place, &w, rows, row_scale, tokens.count};
         product = {&w, rows, row_scale, place, long(count), node.form->activation, node.form->gated, nullptr, nullptr, node.outputs, 0, nullptr, nullptr};
-        return run_tasks(context, quantize_row, tokens.count, tokens.count * w.depth, &quantizing);
+        if (tokens.count <= ROWS_A_TASK) return nullptr;
+        shared.done = tokens.count;
+        return api->parallel(context, quantize_row, size_t(tokens.count), &shared.rows);
     }
     uint8_t *extra = nullptr;
 };
 
-// Rows of a task. They are multiplied by one panel after the other, so they must fit into the second-level cache.
-constexpr long ROWS_A_TASK = 256;
-
 long panels_of(const Product &p) { return p.weights->panels / (p.gated ? 2 : 1); }
 
 void run_panel(void *data, size_t task) {
-    const Prepared &prepared = *static_cast<Prepared *>(data);
+    Prepared &prepared = *static_cast<Prepared *>(data);
     const Product &p = prepared.product;
+    prepared.shared.quantize();
     const long panel = long(task) % panels_of(p), row = long(task) / panels_of(p) * ROWS_A_TASK;
     chosen->panel(p.part(row, ROWS_A_TASK), panel);
     if (row) return;
@@ -292,6 +273,7 @@ constexpr long PANELS_A_TASK = 8;
 
 struct Heads {
     Product product;
+    SharedRows *shared;
     float *values;  // [tasks][rows]
     int32_t *columns;
 };
@@ -299,6 +281,7 @@ struct Heads {
 void run_best(void *data, size_t task) {
     const Heads &heads = *static_cast<Heads *>(data);
     const Product &p = heads.product;
+    heads.shared->quantize();
     const long first = long(task) * PANELS_A_TASK, last = smaller(first + PANELS_A_TASK, p.weights->panels);
     chosen->best(p, first, last, heads.values + long(task) * p.count, heads.columns + long(task) * p.count);
 }
@@ -314,7 +297,7 @@ Status *run_head(const Node &node, ort::KernelContext *context) {
     Prepared prepared;
     HFX_TRY(prepared.prepare(context, node, each * (sizeof(float) + sizeof(int32_t))));
     float *values = reinterpret_cast<float *>(prepared.extra);
-    Heads heads = {prepared.product, values, reinterpret_cast<int32_t *>(values + each)};
+    Heads heads = {prepared.product, &prepared.shared, values, reinterpret_cast<int32_t *>(values + each)};
     long count = heads.product.count;
     if (node.form->outliers) {
         Tensor outliers;

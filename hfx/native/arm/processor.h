@@ -13,4 +13,7 @@ inline void evict(const int8_t *memory, long bytes) {
     __asm__ volatile("dsb ish" : : : "memory");
 }
 
+// Tells the processor that this thread waits for another one.
+inline void relax() { __asm__ volatile("yield"); }
+
 }  // namespace hfx

@@ -14,4 +14,7 @@ inline void evict(const int8_t *memory, long bytes) {
     _mm_mfence();
 }
 
+// Tells the processor that this thread waits for another one.
+inline void relax() { _mm_pause(); }
+
 }  // namespace hfx
