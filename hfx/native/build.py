@@ -56,8 +56,8 @@ TARGETS = {  # by platform.machine()
             "floats_avx512": "-march=x86_64_v4",
             "linear_avx2": "-march=x86_64_v3",
             "linear_avx": "-march=x86_64_v3 -mavxvnni",
-            "linear_avx512": "-march=x86_64_v4 -mavx512vnni",
-            "linear_amx": "-march=x86_64_v4 -mavx512vnni -mamx-tile -mamx-int8",
+            "linear_avx512": "-march=x86_64_v4 -mavx512vnni -mprfchw",
+            "linear_amx": "-march=x86_64_v4 -mavx512vnni -mprfchw -mamx-tile -mamx-int8",
         },
     ),
     "aarch64": Target(

@@ -61,6 +61,21 @@ template <typename Sum> Floats score(const Product &p, long column, long row, co
     return v;
 }
 
+// The results of so many rows are not in the first caches. Their lines, and those of the residual, are fetched while the
+// sums are computed: a product of 1,024 rows then takes 1 to 12 % less time (Zen 4); 16 rows would take 1 % more.
+constexpr long MANY_RESULTS = 96;
+
+inline void fetch_results(const Product &p, long panel, long row, int rows) {
+    const long first = panel * COLUMNS, left = p.outputs - first < COLUMNS ? p.outputs - first : COLUMNS;
+    for (int i = 0; i < rows && p.count >= MANY_RESULTS; i++) {
+        const long place = (p.places ? p.places[row + i] : row + i) * p.outputs + first;
+        for (long j = 0; j < left; j += WIDTH) {
+            __builtin_prefetch(p.y + place + j, 1);
+            if (p.residual) __builtin_prefetch(p.residual + place + j);
+        }
+    }
+}
+
 // Turns the sums [rows][64] of one panel into the rows of y from `row` on. `gated_sums` are the sums of the panel in
 // the other half. Sums are integers, or for int4 the float totals of the blocks.
 template <Activation A, typename Sum>
@@ -175,13 +190,14 @@ template <typename Blocks, typename Then> void each_block_of_int4(const Product 
     }
 }
 
-template <typename Block, typename Then> void each_block(const Product &p, long panel, Then then) {
+template <typename Block, typename Before, typename Then> void each_block(const Product &p, long panel, Before before, Then then) {
     const Weights &w = *p.weights;
     if (w.block) return each_block_of_int4<typename Block::Int4>(p, panel, then);
     alignas(64) int32_t sums[2][Block::ROWS * COLUMNS];
     Block block(p.count, w.depth, w.depth);
     for (long row = 0; row < p.count;) {
         int rows = block.rows(row);
+        before(row, rows);
         block.run(rows, p.rows + row * w.depth, w.panel(panel), w.start + panel * COLUMNS, sums[0]);
         if (p.gated) {
             long other = panel + w.panels / 2;
@@ -193,9 +209,9 @@ template <typename Block, typename Then> void each_block(const Product &p, long 
 }
 
 template <typename Block> void multiply_panel(const Product &p, long panel) {
-    each_block<Block>(p, panel, [&](long row, int rows, const auto *sums, const auto *gated_sums) {
-        finish(p, panel, row, rows, sums, gated_sums);
-    });
+    each_block<Block>(
+        p, panel, [&](long row, int rows) { fetch_results(p, panel, row, rows); },
+        [&](long row, int rows, const auto *sums, const auto *gated_sums) { finish(p, panel, row, rows, sums, gated_sums); });
 }
 
 // The best value of a row so far and its column, in each of 16 lanes.
@@ -211,7 +227,7 @@ constexpr int AHEAD_OF_LOGITS = 2 * COLUMNS;
 template <typename Block> void best_of_panels(const Product &p, long first, long last, Best *best) {
     const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     for (long panel = first; panel < last; panel++)
-        each_block<Block>(p, panel, [&](long row, int rows, const auto *sums, const auto *) {
+        each_block<Block>(p, panel, [](long, int) {}, [&](long row, int rows, const auto *sums, const auto *) {
             for (int i = 0; i < rows; i++, row++)
                 for (int j = 0; j < COLUMNS / WIDTH; j++) {
                     int column = int(panel * COLUMNS + j * WIDTH), left = int(p.outputs) - column;

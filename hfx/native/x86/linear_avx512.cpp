@@ -151,7 +151,11 @@ template <bool Chunks> struct Block {
         // If one block holds all rows, weights come from memory all the time.
         if (parts.parts == 1) return SUMS<4>[rows - 1](whole, w + AHEAD, sums);
         if (in_chunks()) return run_chunks(whole, sums);
-        if (parts.index < 4) return SUMS<1>[rows - 1](whole, w + depth * COLUMNS + parts.index * depth * COLUMNS / 4, sums);
+        // Meanwhile the next panel is prefetched: two blocks prefetch half of it each, of three blocks the first one half
+        // and the others a quarter each, of more blocks the first four a quarter each.
+        const bool half = parts.parts == 2 || (parts.parts == 3 && !parts.index);
+        const long quarter = parts.parts == 2 ? 2 * parts.index : parts.parts == 3 && parts.index ? parts.index + 1 : parts.index;
+        if (quarter < 4) return (half ? SUMS<2> : SUMS<1>)[rows - 1](whole, w + depth * COLUMNS + quarter * depth * COLUMNS / 4, sums);
         SUMS<0>[rows - 1](whole, w, sums);
     }
 
