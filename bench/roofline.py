@@ -1,15 +1,21 @@
 """What this machine can do at most, and how near a served model comes to that. `python -m bench.roofline` prints it.
 
+It also prints what one short text takes in int8, and what each setting of threads, pages and kernels is worth.
+
 A step takes at least as long as to read its weights, or to multiply with them, whichever is longer (Williams, Waterman
 and Patterson, "Roofline", 2009). Attention's products of activations are left out: they need no weights.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import os
+import statistics
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.child import apart, timed
+from bench.cases import Served
+from bench.child import PeerFailed, apart, timed
+from bench.exports import NAME
 from hfx.names import NET_SUFFIX, STREAM_SUFFIX
 from hfx.perf.cache import root
 from hfx.perf.machine import machine
@@ -28,12 +36,23 @@ PRODUCTS = frozenset(
     {"MatMul", "Gemm", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulNBits"}
 )
 NATIVE_PRODUCTS = ("Int8Linear", "Int8Head")  # and what follows them in one operator
+LAST = "hfx.padding.last"  # read by products of all tokens, in graphs that have others of first tokens alone
 # Operators whose result is their first input in another form, and those that gather single rows of a matrix.
 PASSING = frozenset({"DequantizeLinear", "QuantizeLinear", "Transpose", "Cast", "Reshape", "Identity", "Unsqueeze"})
 ROWS = frozenset({"Gather", "GatherBlockQuantized"})
 # Bits of an element by TensorProto's data type; 32 for others.
 BITS: Mapping[int, int] = {2: 8, 3: 8, 4: 16, 5: 16, 7: 64, 9: 8, 10: 16, 11: 64, 16: 16, 21: 4, 22: 4}
 BITS_OF_INTEGERS = 8
+TOKENS, TURNS = 16, 3
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "as it is served": {},
+    "one thread": {"threads": 1},
+    "threads sleep at once": {"spin": "0"},
+    "threads spin for 200 us": {"spin": "200"},
+    "weights in huge pages": {"huge": True},
+    "whole panels": {"kernels": "avx512-vnni-panels"},
+    "panels in chunks": {"kernels": "avx512-vnni"},
+}
 
 
 @dataclass(frozen=True)
@@ -124,6 +143,8 @@ def weights_of(path: Path) -> Weights:
     for node in graph.node:
         if node.op_type not in PRODUCTS and not node.op_type.startswith(NATIVE_PRODUCTS):
             continue
+        if LAST in makers and LAST not in node.input:
+            continue
         sources = (_source(name, tensors, makers) for name in node.input[:4])
         for tensor in [each for each in sources if each is not None and len(each.dims) >= 2][:1]:
             packed = {attribute.name: attribute.i for attribute in node.attribute if attribute.name in ("K", "N")}
@@ -172,6 +193,45 @@ def _graphs(repository: Path, name: str) -> tuple[Weights, Weights]:
     return (weights_of(engine / files["encoder"]) if files["encoder"] else decoder), decoder
 
 
+def one_text(repository: str, threads: int = 0, spin: str = "", kernels: str = "", huge: bool = False) -> float:
+    """Return the median of the milliseconds of a net with one text of TOKENS tokens, in a process of its own."""
+    import onnxruntime
+
+    from hfx.local import device_config
+    from hfx.python_backends.onnxruntime.config import SPIN_DURATION, model_file, session_options
+    from hfx.python_backends.onnxruntime.sessions import operator_library
+
+    if kernels:
+        os.environ["HFX_NATIVE_KERNELS"] = kernels
+    folder = Path(repository) / (NAME + NET_SUFFIX)
+    config = device_config(folder, "cpu")
+    options, library = session_options(config, onnxruntime), operator_library(config, folder / "1")
+    options.intra_op_num_threads = threads or options.intra_op_num_threads
+    if spin:
+        options.add_session_config_entry(SPIN_DURATION, spin)
+    options.register_custom_ops_library(str(library))
+    ctypes.CDLL(str(library)).hfx_huge_pages(int(huge))
+    session = onnxruntime.InferenceSession(str(model_file(config, folder / "1")), options)
+    ids = np.arange(1000, 1000 + TOKENS, dtype=np.int32)
+    shape = np.array([[1, TOKENS]], np.int32)
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "item_shape": shape}
+    return 1e3 * statistics.median(timed(lambda: session.run(None, feed), SECONDS).seconds)
+
+
+def settings_of_one_text(repository: Path) -> str:
+    """Return a table: one text's least time by the rates, and its time with each setting, in TURNS rounds."""
+    reading, computing = (1e3 * seconds for seconds in _graphs(repository, NAME)[0].seconds(rates(), TOKENS))
+    found: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    for _ in range(TURNS):
+        for name, each in SETTINGS.items():
+            with suppress(PeerFailed):  # kernels that this processor can't run
+                found[name].append(apart(one_text, repository=str(repository), **each))
+    rows = [("least, to read the weights", reading, ""), ("least, to multiply", computing, "")]
+    rows += [(name, statistics.median(ms), " ".join(f"{each:.2f}" for each in ms)) for name, ms in found.items() if ms]
+    return "\n".join(f"{name:28} {ms:6.2f} ms  {rounds}" for name, ms, rounds in rows)
+
+
 if __name__ == "__main__":
     for rate, value in asdict(rates()).items():
         print(f"{rate:16} {value / 1e9:8.1f} G/s")
+    print(settings_of_one_text(Served("distilbert-base").repository("int8", tiny=False)))
