@@ -12,23 +12,23 @@ namespace {
 
 float quantize(const float *x, long inputs, long depth, uint8_t *out) {
     long whole = inputs / WIDTH * WIDTH;
-    Floats peaks = {};
-    Floats odd = {};  // stays 0 unless a value is NaN or infinite
-    for (long i = 0; i < whole; i += WIDTH) {
-        Floats v = load<Floats>(x + i);
-        peaks = larger(peaks, magnitude(v));
-        odd += v - v;
-    }
+    Ints peaks = {};  // magnitudes as integers, which have the order of the floats; NaN is above infinity
+    const auto add = [&peaks](Floats v) {
+        const Ints bits = (Ints)magnitude(v);
+        peaks = bits > peaks ? bits : peaks;
+    };
+    for (long i = 0; i < whole; i += WIDTH) add(load<Floats>(x + i));
     Floats end = load_some(x + whole, int(inputs - whole));
-    peaks = larger(peaks, magnitude(end));
-    odd += end - end;
-    float sum = 0;
-    for (int i = 0; i < WIDTH; i++) sum += odd[i];
-    float peak = largest(peaks), gain = LEVELS / (peak > LEAST_PEAK ? peak : LEAST_PEAK);
-    if (!(sum == 0.0f)) {
+    add(end);
+    int32_t highest = 0;
+    for (int i = 0; i < WIDTH; i++) highest = peaks[i] > highest ? peaks[i] : highest;
+    if (highest >= 0x7f800000) {
         memset(out, MIDDLE, size_t(depth));
         return __builtin_nanf("");
     }
+    float peak;
+    memcpy(&peak, &highest, sizeof peak);
+    const float gain = LEVELS / (peak > LEAST_PEAK ? peak : LEAST_PEAK);
     auto bytes = [gain](Floats v) {
         return __builtin_convertvector((Bits)(v * gain + (ROUNDER + float(MIDDLE))) & 0xffu, Bytes);
     };

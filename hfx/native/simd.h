@@ -42,10 +42,12 @@ inline Floats fused(Floats a, Floats b, Floats c) {  // a * b + c
     return sum;
 #endif
 }
+// The largest lane, if none is NaN.
 inline float largest(Floats x) {
-    float best = x[0];
-    for (int i = 1; i < WIDTH; i++) best = x[i] > best ? x[i] : best;
-    return best;
+    x = larger(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    x = larger(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));
+    x = larger(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
+    return x[0] > x[1] ? x[0] : x[1];
 }
 
 // Turns rows into columns, in four rounds. Each round interleaves rows i and i + 8 into rows 2 i and 2 i + 1.
