@@ -109,7 +109,7 @@ class Goal:
         elif self.relation == "difference":
             words, value = f"{words} above {other or self.against[0]}", figures.ratio(key, base, sub)
         elif self.relation == "inverse":
-            words = f"{self.case}: {name} is x times as fast as {other or ' or '.join(self.against)}"
+            words = f"{self.case}, {self.figure}: {name} is x times as fast as {other or ' or '.join(self.against)}"
             value = figures.ratio(base, key)
         else:
             words = f"{words}, in times of {other or self.against[0]}"
