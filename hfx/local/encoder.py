@@ -123,7 +123,8 @@ class LocalModel:
     def run_each(self, encoded: Sequence[Tensors]) -> list[Tensors | RequestRefused]:
         """Return the net's outputs for each request, or the reason why there are none.
 
-        The net runs as many requests at once as a batch of the server holds.
+        The net runs as many requests at once as a batch of the server holds: those of equal shapes together, or if it
+        skips padding, in the order of the requests.
         """
         from hfx.python_backends.onnxruntime import ragged
 
@@ -131,17 +132,20 @@ class LocalModel:
             ragged.Request({name: request[name] for name in self.layout.inputs}, self.layout.outputs)
             for request in encoded
         ]
-        outputs: list[Tensors | RequestRefused] = []
-        for start in range(0, len(requests), self.max_batch_size):
-            batch = requests[start : start + self.max_batch_size]
+        order = list(range(len(requests)))
+        if not self.session.skips_padding:
+            order.sort(key=lambda index: encoded[index][self.layout.inputs[0]].shape)
+        outputs: list[Tensors | RequestRefused] = [{} for _ in requests]
+        for start in range(0, len(order), self.max_batch_size):
+            members = order[start : start + self.max_batch_size]
             with self._running:  # OpenVINO's session has one infer request
-                answers = ragged.answer(self.session, self.layout, batch)
-            outputs += [
-                RequestRefused(f"The net of {self.name} can't run it: {answer}.")
-                if isinstance(answer, Exception)
-                else answer
-                for answer in answers
-            ]
+                answers = ragged.answer(self.session, self.layout, [requests[index] for index in members])
+            for index, answer in zip(members, answers, strict=True):
+                outputs[index] = (
+                    RequestRefused(f"The net of {self.name} can't run it: {answer}.")
+                    if isinstance(answer, Exception)
+                    else answer
+                )
         return outputs
 
     def answer(self, request: Request, encoded: Tensors, outputs: Tensors) -> Answer:

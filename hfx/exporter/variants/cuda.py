@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hfx import names
-from hfx.exporter.encoder.gate import Gate, limits
+from hfx.exporter.encoder.gate import TOKENS_A_FORWARD, Gate, limits
 from hfx.exporter.mixed_precision import Precision
 from hfx.exporter.variants.variant import Net, Source, Variant
 from hfx.local import Device, Kind, Tensors, read_config
@@ -97,9 +99,28 @@ class RowsNet:
 
     def run(self, encoded: Sequence[Tensors]) -> list[Tensors]:
         """Return the outputs for each request: [1, ...], or [1, sequences, ...] for requests of several sequences."""
-        size = self._model.max_batch_size
-        chunks = (encoded[start : start + size] for start in range(0, len(encoded), size))
-        return [outputs for chunk in chunks for outputs in self._batch(chunk)]
+        results: list[Tensors] = [{} for _ in encoded]
+        for members in self._batches(encoded):
+            for index, outputs in zip(members, self._batch([encoded[index] for index in members]), strict=True):
+                results[index] = outputs
+        return results
+
+    def _batches(self, encoded: Sequence[Tensors]) -> Iterator[list[int]]:
+        """Yield the indices of requests that are run together: similarly wide ones, and the narrowest one left.
+
+        Padding to the widest request is thus compared, but most of a batch is no padding.
+        """
+        shapes = [request[names.ATTENTION_MASK].shape for request in encoded]
+        left = deque(sorted(range(len(encoded)), key=lambda index: (shapes[index][-1], math.prod(shapes[index]))))
+        while left:
+            width, members, cells = shapes[left[-1]][-1], list[int](), 0
+            while left and len(members) < self._model.max_batch_size:
+                narrowest = len(members) == 1
+                cells += width * math.prod(shapes[left[0 if narrowest else -1]][:-1])
+                if members and cells > TOKENS_A_FORWARD:
+                    break
+                members.append(left.popleft() if narrowest else left.pop())
+            yield members
 
     def _batch(self, encoded: Sequence[Tensors]) -> list[Tensors]:
         leads = [request[names.ATTENTION_MASK].shape[:-1] for request in encoded]
