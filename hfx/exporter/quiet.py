@@ -1,16 +1,79 @@
-"""Keep the remarks and progress bars of libraries off stderr, which is for hfx's own output.
+"""Keep the remarks and progress bars of libraries off stderr, and packages that no export uses out of the process.
 
-The problems that they warn of are checked by the gate or by the code around the call.
+The problems that the libraries warn of are checked by the gate or by the code around the call.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import sys
+import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 LOGGERS = ("optimum", "transformers", "torch.onnx")
+MODELS = ("transformers.modeling_utils", "transformers.masking_utils", "transformers.generation.utils")
+COMPILER = "torch._dynamo"
+# The lookups by which transformers decides to import scipy, accelerate (and boto3), torch.distributed.tensor, and
+# torch's flexible attention.
+UNUSED = (
+    "is_scipy_available",
+    "is_accelerate_available",
+    "is_torch_distributed_available",
+    "is_torch_flex_attn_available",
+)
+
+
+def import_models() -> None:
+    """Import the base of transformers' models without the packages that only training, sharding and compiling use.
+
+    These packages take 4 s of 6 s. Decorators in transformers import torch's compiler, with sympy; here, they do not
+    change what they decorate. Nothing is done if the base has been imported before.
+    """
+    if MODELS[0] in sys.modules:
+        return
+    import torch
+
+    lookups = [importlib.import_module(name) for name in ("transformers.utils.import_utils", "transformers.utils")]
+    compiler: Any = types.ModuleType(COMPILER)
+    compiler.allow_in_graph = compiler.assume_constant_result = compiler.disable = _unchanged
+    compiler.__path__ = [str(Path(torch.__file__).parent / "_dynamo")]  # transformers imports a module of it
+    with contextlib.ExitStack() as stack:
+        for module in lookups:
+            values = {name: _never for name in UNUSED if hasattr(module, name)}
+            stack.enter_context(_replaced(vars(module), values))
+        if COMPILER not in sys.modules:
+            stack.enter_context(_replaced(sys.modules, {COMPILER: compiler}))
+            stack.enter_context(_replaced(vars(torch), {"_dynamo": compiler}))
+        for name in MODELS:
+            with contextlib.suppress(ModuleNotFoundError):  # transformers 4 may lack one
+                importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _replaced(names: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
+    """Give `names` other `values` in the block; a name that had none is removed behind it."""
+    before = {name: names[name] for name in values if name in names}
+    names.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del names[name]
+        names.update(before)
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _unchanged(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
+    """A decorator, used with or without arguments, that returns the function."""
+    return function if callable(function) else _unchanged
 
 
 @contextlib.contextmanager
