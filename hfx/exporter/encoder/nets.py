@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ class EncoderArtefacts(Artefacts):
     model: Any = None  # load
     pooler: Any = None  # load
     labelled: dict[str, LabelledData] = field(default_factory=dict)  # load
-    compiled: Compiled = field(default_factory=Compiled)  # compile_tokenizer
+    proof: Future[Compiled] | None = None  # compile_tokenizer: until it has ended
+    compiled: Compiled = field(default_factory=Compiled)  # prove_tokenizer
     graph: onnx.ModelProto | None = None  # build
     inputs: tuple[str, ...] = ()  # build
     candidates: Mapping[Device, tuple[Net, ...]] = field(default_factory=dict)  # write_files

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,29 @@ class Compiled:
         return {"compiled": False, "reason": self.why_not}
 
 
-def compile_and_prove(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -> Compiled:
+def start_proof(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -> Future[Compiled]:
     """Compile `tokenizer`, and prove that it gives the tokenizer's own ids for `texts` and for generated texts.
 
     If the tokenizer can't be compiled, gives other ids, or is of no use to the model, the result has the reason.
+    Another process does the work, while this one goes on.
     """
     if reason := _needs_python(plan, tokenizer):
-        return Compiled(why_not=reason)
-    with tempfile.TemporaryDirectory(prefix="hfx-tokenizer-") as folder:
-        source, target = Path(folder) / "tokenizer.json", Path(folder) / COMPILED_TOKENIZER
-        write_tokenizer_json(tokenizer, source)
-        reason = tried(plan.checkpoint, LONG_SECONDS, texts, source, target, GENERATED)
-        return Compiled(why_not=reason) if reason else Compiled(target.read_bytes(), len(texts) + GENERATED)
+        known = Future[Compiled]()
+        known.set_result(Compiled(why_not=reason))
+        return known
+    folder = tempfile.TemporaryDirectory(prefix="hfx-tokenizer-")
+    source, target = Path(folder.name) / "tokenizer.json", Path(folder.name) / COMPILED_TOKENIZER
+    write_tokenizer_json(tokenizer, source)
+
+    def prove() -> Compiled:
+        with folder:
+            reason = tried(plan.checkpoint, LONG_SECONDS, texts, source, target, GENERATED)
+            return Compiled(why_not=reason) if reason else Compiled(target.read_bytes(), len(texts) + GENERATED)
+
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(prove)
+    pool.shutdown(wait=False)
+    return future
 
 
 def _needs_python(plan: EncoderPlan, tokenizer: Any) -> str:

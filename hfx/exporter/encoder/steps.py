@@ -12,7 +12,7 @@ from hfx.exporter.encoder.graph.build import build_graph, clean
 from hfx.exporter.encoder.graph.masks import simplify_masks
 from hfx.exporter.encoder.mixed import checked
 from hfx.exporter.encoder.nets import EncoderArtefacts, choose_nets, write_files
-from hfx.exporter.encoder.one_hop import Compiled, compile_and_prove
+from hfx.exporter.encoder.one_hop import Compiled, start_proof
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.gate_texts import read_gate_texts
 from hfx.exporter.labelled_data import read_data
@@ -41,8 +41,15 @@ def load(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
 
 
 def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
-    """Compile the tokenizer for the C++ code of `hfx serve`, if it is proven to give the same ids."""
-    return with_compiled(artefacts, compile_and_prove(plan, artefacts.tokenizer, artefacts.texts.tokenized))
+    """Begin to compile the tokenizer for the C++ code of `hfx serve`, and to prove that it gives the same ids."""
+    return replace(artefacts, proof=start_proof(plan, artefacts.tokenizer, artefacts.texts.tokenized))
+
+
+def prove_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
+    """Take the compiled tokenizer, if it is proven to give the same ids."""
+    if artefacts.proof is None:
+        return artefacts
+    return with_compiled(replace(artefacts, proof=None), artefacts.proof.result())
 
 
 def with_compiled(artefacts: EncoderArtefacts, compiled: Compiled) -> EncoderArtefacts:
@@ -103,6 +110,7 @@ STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (
     Step("Loading the checkpoint", load),
     Step("Compiling the tokenizer", compile_tokenizer),
     Step("Building the graph", build),
+    Step("Proving the tokenizer", prove_tokenizer),
     Step("Writing ONNX files", write_files),
     Step("Timing CPU runtimes", choose_nets),
     Step("Writing model folders", write_folders),
