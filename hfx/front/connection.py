@@ -301,7 +301,8 @@ class ClientConnection(HttpToolsProtocol):
     def refuse(self, status: int, message: str, header: str = "", lingers: bool = False) -> None:
         """Answer with `status` unless an answer has begun, and close the connection.
 
-        If it `lingers`, the connection closes as in `close_when_read`.
+        An answer may even be complete before its request is, which gets no second one. If it `lingers`, the connection
+        closes as in `close_when_read`.
         """
         if self.transport.is_closing():
             return
@@ -309,7 +310,8 @@ class ClientConnection(HttpToolsProtocol):
             if not lingers:
                 self.transport.close()
             return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        cycle, is_in_body = self.cycle, self._receiving is Receiving.BODY
+        if cycle is None or not cycle.response_started or (cycle.response_complete and not is_in_body):
             body = json.dumps({"error": message}).encode()
             head = f"content-type: application/json\r\nx-content-type-options: nosniff\r\n{header}connection: close\r\n"
             head += f"content-length: {len(body)}\r\n\r\n"
