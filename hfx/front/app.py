@@ -209,15 +209,6 @@ class App:
         await request.response.document(b"", [])
         return True
 
-    async def _answer_for_unloaded(self, request: ClientRequest) -> bool:
-        """Answer a GET about a model that is not loaded, which Triton does not know."""
-        answer = None if self._idle is None else self._idle.unloaded_answer(request.path)
-        if answer is None:
-            return False
-        await self._read_no_body(request)
-        await request.response.json(answer)
-        return True
-
     async def _read_body(self, request: ClientRequest) -> bool:
         """Read the body and check that its JSON can be parsed safely."""
         share = request.share = self.in_progress.begin(request.client)
@@ -279,7 +270,6 @@ class App:
         _find_route,
         _count_request,
         _answer_health,
-        _answer_for_unloaded,
         _read_body,
         _answer_dialect,
         _pass_to_triton,

@@ -97,7 +97,7 @@ class Catalog:
             return await asyncio.shield(self._refreshed(name))  # other requests wait for the same task
         read_at, model = self._models[name]
         if time.monotonic() - read_at > REFRESH_SECONDS:
-            self._refreshed(name).add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._refreshed(name)
         return model
 
     async def only(self, *tasks: Task) -> ServedModel:
@@ -120,14 +120,14 @@ class Catalog:
         if name not in self._refreshes:
             task = self._refreshes[name] = asyncio.create_task(self._read(name))
             task.add_done_callback(lambda _: self._refreshes.pop(name, None))
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # the waiting client may leave
         return self._refreshes[name]
 
     async def _read(self, name: str) -> ServedModel:
         status, body = 404, b""
         if 0 < len(name) <= NAME_LENGTH and not name.endswith((*MEMBER_SUFFIXES, TEMPORARY)):
             path = f"/v2/models/{quote(name, safe='')}/config"
-            kept = self._idle.unloaded_answer(path.encode()) if self._idle else None
-            status, body = await self._fetch("GET", path) if kept is None else (OK, kept)
+            status, body = await self._fetch("GET", path)
         if status != OK:
             self._models.pop(name, None)
             raise ModelUnknown(

@@ -17,8 +17,8 @@ _ERROR = b'{"error":"%b"}' % with_reason(QUEUE_FULL, QueueFull()).encode()
 FULL = (_ERROR, b"data: %b\n\n" % _ERROR)  # the bodies of such a refusal: of infer and generate, and of a stream
 
 
-class RefusedAnswer(NamedTuple):
-    """Triton's refusal of a request because its model's queue is full."""
+class KnownAnswer(NamedTuple):
+    """An answer that needs no request to Triton, such as its recent refusal because a model's queue is full."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -28,7 +28,7 @@ class RefusedAnswer(NamedTuple):
 class Recent(NamedTuple):
     """A refusal of a request beside which `others` were in progress, and the time until which it is recent."""
 
-    answer: RefusedAnswer
+    answer: KnownAnswer
     others: int
     until: float
 
@@ -40,7 +40,7 @@ class FullModels:
         self._in_progress: Counter[bytes] = Counter()
         self._refused: dict[bytes, Recent] = {}
 
-    def answer(self, path: bytes) -> RefusedAnswer | None:
+    def answer(self, path: bytes) -> KnownAnswer | None:
         """Return the answer to a further request to `path`, or None if it has to be forwarded."""
         recent = self._refused.get(path)
         if recent is None or self._in_progress[path] < recent.others:
@@ -54,7 +54,7 @@ class FullModels:
         """Count a request that is forwarded to `path`, until its `end`."""
         self._in_progress[path] += 1
 
-    def end(self, path: bytes, answer: RefusedAnswer | None) -> None:
+    def end(self, path: bytes, answer: KnownAnswer | None) -> None:
         """Count a request no longer. `answer` is its answer if its model was full."""
         self._in_progress[path] -= 1
         others = self._in_progress[path]

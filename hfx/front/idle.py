@@ -132,23 +132,29 @@ class IdleModels:
                 await self._unload_idle()
 
     @asynccontextmanager
-    async def used(self, path: bytes, client: ClientConnection | None) -> AsyncIterator[None]:
-        """Return a context in which the model that a request to `path` needs is loaded. Raises Refusal (503)."""
+    async def used(self, path: bytes, client: ClientConnection | None) -> AsyncIterator[bytes | None]:
+        """Return a context in which the model of a request to `path` is loaded, or else its description is yielded.
+
+        Requests that use a model load it. For others, an unloaded model has a stored answer, as Triton does not know
+        it; a loaded model stays loaded until the answer has come. Raises Refusal (503).
+        """
         route, name = named(path)
-        model = self._by_folder.get(name)
         if (pause := self._thread_taken_at - time.monotonic()) > 0:  # a load's thread gets no new connection
             await asyncio.sleep(pause)
-        if model is None or not route.endswith(USES):
-            yield
+        model, is_use = self._by_folder.get(name), route.endswith(USES)
+        stored = None if is_use else self.unloaded_answer(path)
+        if model is None or stored is not None:
+            yield stored
             return
         model.in_flight += 1
         try:
-            if not model.is_loaded:
+            if is_use and not model.is_loaded:
                 await self._wait(model, client)
-            yield
+            yield None
         finally:
             model.in_flight -= 1
-            model.used_at = time.monotonic()
+            if is_use:
+                model.used_at = time.monotonic()
             if not model.in_flight:
                 self._released.set()
 

@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 import httptools
 
-from hfx.front.full_models import FULL, FullModels, RefusedAnswer
+from hfx.front.full_models import FULL, FullModels, KnownAnswer
 from hfx.front.guard import Disconnected
 from hfx.front.lost_requests import LostRequests
-from hfx.front.refusals import RETRY, Header, Refusal
+from hfx.front.refusals import RETRY, Header, Refusal, json_head
 
 if TYPE_CHECKING:
     from hfx.front.connection import ClientConnection
@@ -32,7 +32,7 @@ COPIED_BYTES = 1 << 20
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"proxy-connection"}
 
 
-ModelInUse = Callable[[bytes, "ClientConnection | None"], AbstractAsyncContextManager[None]]
+ModelInUse = Callable[[bytes, "ClientConnection | None"], AbstractAsyncContextManager[bytes | None]]
 
 
 class UpstreamLost(Exception):
@@ -59,7 +59,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._paused = False
-        self.refusal: RefusedAnswer | None = None  # if the model's queue is full
+        self.refusal: KnownAnswer | None = None  # if the model's queue is full
         self.copied: bytearray | None = None  # a copy of the body, up to the piece that exceeds COPIED_BYTES
 
     @property
@@ -185,7 +185,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Store a piece for `read`. Pause reading if too much is buffered."""
         self._pieces.append(body)
         if body in FULL:
-            self.refusal = RefusedAnswer(self.status, self.headers, body)
+            self.refusal = KnownAnswer(self.status, self.headers, body)
         if self.copied is not None and len(self.copied) <= COPIED_BYTES:
             self.copied += body
         self._buffered += len(body)
@@ -201,7 +201,8 @@ class UpstreamConnection(asyncio.Protocol):
 class Upstream:
     """Triton's HTTP at `url`, with connections that stay open between requests.
 
-    `model_in_use` returns a context for a request to a path. The request's model stays loaded in that context.
+    `model_in_use` returns a context for a request to a path. The request's model stays loaded in that context, or the
+    context yields the answer for a model that is not loaded.
     """
 
     def __init__(self, url: str) -> None:
@@ -244,11 +245,12 @@ class Upstream:
         Raises Refusal (503) if Triton does not listen or does not load the model, and Disconnected if `client` has
         disconnected.
         """
-        async with self.model_in_use(path, client):
-            if (refused := self._full.answer(path)) is not None:
+        async with self.model_in_use(path, client) as stored:
+            known = self._full.answer(path) if stored is None else KnownAnswer(200, json_head(stored), stored)
+            if known is not None:
                 answered = UpstreamConnection(self)
-                answered.status, answered.headers, answered.complete = refused.status, list(refused.headers), True
-                answered.on_body(refused.body)
+                answered.status, answered.headers, answered.complete = known.status, list(known.headers), True
+                answered.on_body(known.body)
                 yield answered
                 return
             try:

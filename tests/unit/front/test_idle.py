@@ -246,3 +246,22 @@ def test_a_model_is_unloaded_when_idle_for_long_enough_and_never_within_a_reques
             assert tested.unloaded == [*NAMES]
 
     run(test)
+
+
+def test_an_unloaded_model_is_described_and_a_loaded_one_stays_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle, "CHECK_SECONDS", 0.02)
+
+    async def test() -> None:
+        async with models(tmp_path, unload_after=0.1) as (tested, loader):
+            async with tested.used(b"/v2/models/a/ready", CLIENT) as stored:
+                assert stored == b""
+            await use(tested, "a")
+            async with tested.used(b"/v2/models/a/ready", CLIENT) as stored:  # Triton answers
+                assert stored is None
+                await asyncio.sleep(0.3)
+                assert loader.commands == ["load a"]
+            await until(lambda: loader.commands == ["load a", "release a"])
+
+    run(test)

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from hfx.front import full_models
-from hfx.front.full_models import FullModels, RefusedAnswer
+from hfx.front.full_models import FullModels, KnownAnswer
 from hfx.front.upstream import Upstream, UpstreamLost
 from hfx.python_backends.errors import IS_OVERLOADED, QUEUE_FULL, QueueFull, with_reason
 
@@ -135,7 +135,7 @@ def test_a_full_generator_is_sent_no_more_until_a_request_ends(
 
 
 def test_a_refusal_is_forgotten_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = RefusedAnswer(400, [], FULL)
+    answer = KnownAnswer(400, [], FULL)
     for seconds, is_known in ((60.0, True), (-1.0, False)):
         monkeypatch.setattr(full_models, "RECENT_SECONDS", seconds)
         models = FullModels()
