@@ -56,7 +56,7 @@ class Model:
     is_loaded: bool = True
     described: Mapping[str, str] = field(default_factory=dict)
     in_flight: int = 0
-    used_at: float = field(default_factory=time.monotonic)
+    used_at: float = field(default_factory=lambda: time.monotonic())  # not bound here: tests replace it
     loading: asyncio.Task[None] | None = None
     failed_at: float = -FAILED_SECONDS
     failure: str = ""
