@@ -1,0 +1,58 @@
+"""Faults of the front that simulations have found, each with the steps that matter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from hfx.front.settings import Limits
+from tests.unit.simulation.network import Network
+from tests.unit.simulation.triton import URL, Triton
+from tests.unit.simulation.virtual_loop import simulate
+from tests.unit.simulation.world import Caller, Front, Request, connected, front
+
+Steps = Callable[[Network, Front, Caller], Awaitable[None]]
+
+
+def run(steps: Steps) -> None:
+    """Run `steps` on a connection to a front."""
+    network = Network(Random(0), stalls=0.0)
+    with front({"upstream": URL, "metrics": URL, "limits": Limits(pause_seconds=3.0)}) as made:
+
+        async def main() -> None:
+            Triton(network, ["a"], 0.0, 0.0)
+            await made.server.startup()
+            await steps(network, made, await connected(network, made))
+            await made.server.shutdown()
+            assert not made.leaks()
+
+        simulate(network, main())
+    assert not network.failures
+
+
+@pytest.mark.parametrize("path", ["/v2/nowhere", "/v2/models/a"])
+def test_a_refused_request_whose_body_stops_has_one_answer(path: str) -> None:
+    async def steps(network: Network, made: Front, caller: Caller) -> None:
+        request = Request("")
+        caller.send(request, f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{".encode())
+        await request.done.wait()
+        assert request.status in (404, 405)
+        await asyncio.sleep(20.0)
+        assert caller.is_over  # a second answer would be a failure of the caller
+
+    run(steps)
+
+
+def test_a_request_that_stops_behind_an_answered_one_is_refused_as_slow() -> None:
+    async def steps(network: Network, made: Front, caller: Caller) -> None:
+        whole = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for content, status in ((whole, 200), (whole[:-1], 408)):
+            request = Request("")
+            caller.send(request, content)
+            await request.done.wait()
+            assert request.status == status
+
+    run(steps)
