@@ -90,6 +90,7 @@ class ClientConnection(HttpToolsProtocol):
         self._body_deadline = math.inf
         self._blocked_since = math.inf
         self._is_refused = False
+        self._earlier: Any = None  # the request before that of `cycle`
         self._left_to_drop: int | None = None  # bytes to read and drop, set once the answer is sent
         self._refusal = (400, "This is not a valid HTTP/1.1 request. Send one.")
         self._head_bytes = self._headers_seen = self._frame_bytes = 0
@@ -219,6 +220,7 @@ class ClientConnection(HttpToolsProtocol):
         self._body_deadline = self._since + self._limits.body_seconds
         before = self.cycle
         super().on_headers_complete()
+        self._earlier = before
         if self.cycle is not before and self.scope["method"] != "HEAD":  # answers to HEAD have no body
             self.cycle.transport = cast(Any, _AnswerTransport(self.cycle, self))
 
@@ -301,8 +303,9 @@ class ClientConnection(HttpToolsProtocol):
     def refuse(self, status: int, message: str, header: str = "", lingers: bool = False) -> None:
         """Answer with `status` unless an answer has begun, and close the connection.
 
-        An answer may even be complete before its request is, which gets no second one. If it `lingers`, the connection
-        closes as in `close_when_read`.
+        An answer may even be complete before its request is, which gets no second one. Earlier requests are answered
+        first; the connection then closes without an answer to this one, which their client could take for theirs. If
+        it `lingers`, the connection closes as in `close_when_read`.
         """
         if self.transport.is_closing():
             return
@@ -310,8 +313,16 @@ class ClientConnection(HttpToolsProtocol):
             if not lingers:
                 self.transport.close()
             return
-        cycle, is_in_body = self.cycle, self._receiving is Receiving.BODY
-        if cycle is None or not cycle.response_started or (cycle.response_complete and not is_in_body):
+        is_in_body = self._receiving is Receiving.BODY
+        if is_in_body and self.pipeline:
+            self.pipeline.popleft()
+            self.cycle, is_in_body = self._earlier, False
+        if self.cycle is not None and not self.cycle.response_complete and not is_in_body:
+            self.cycle.keep_alive = False
+            self._left_to_drop, self._deadline = LINGER_BYTES, math.inf
+            self.flow.resume_reading()  # to notice a disconnect
+            return
+        if self.cycle is None or not is_in_body or not self.cycle.response_started:
             body = json.dumps({"error": message}).encode()
             head = f"content-type: application/json\r\nx-content-type-options: nosniff\r\n{header}connection: close\r\n"
             head += f"content-length: {len(body)}\r\n\r\n"

@@ -17,13 +17,13 @@ from tests.unit.simulation.world import Caller, Front, Request, connected, front
 Steps = Callable[[Network, Front, Caller], Awaitable[None]]
 
 
-def run(steps: Steps) -> None:
-    """Run `steps` on a connection to a front."""
+def run(steps: Steps, seconds: float = 0.0) -> None:
+    """Run `steps` on a connection to a front, before a Triton that takes up to so many `seconds`."""
     network = Network(Random(0), stalls=0.0)
     with front({"upstream": URL, "metrics": URL, "limits": Limits(pause_seconds=3.0)}) as made:
 
         async def main() -> None:
-            Triton(network, ["a"], 0.0, 0.0)
+            Triton(network, ["a"], seconds, 0.0)
             await made.server.startup()
             await steps(network, made, await connected(network, made))
             await made.server.shutdown()
@@ -56,3 +56,34 @@ def test_a_request_that_stops_behind_an_answered_one_is_refused_as_slow() -> Non
             assert request.status == status
 
     run(steps)
+
+
+@pytest.mark.parametrize(
+    "follower",
+    [
+        b"garbage\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"GET /v2",
+        b"POST /v2/models/a/generate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx",
+    ],
+)
+@pytest.mark.parametrize("is_half_open", [True, False])
+def test_a_malformed_request_takes_no_answer_from_an_earlier_one(
+    follower: bytes, is_half_open: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Caller, "eof_received", lambda caller: is_half_open, raising=False)
+
+    async def steps(network: Network, made: Front, caller: Caller) -> None:
+        first, second = Request("token-1-"), Request("token-2-")
+        body = b'{"text_input": "token-1-"}'
+        head = b"POST /v2/models/a/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        caller.send(first, head % len(body) + body + follower)
+        caller.send(second, b"")
+        await first.done.wait()
+        assert first.status == 200 and b"token-1-" in first.body
+        await asyncio.sleep(20.0)
+        assert second.status in (0, 408)  # an answer of its own, or none
+        caller.transport.close()
+
+    run(steps, seconds=8.0)
+    assert "Traceback" not in capfd.readouterr().err
