@@ -147,11 +147,16 @@ def is_config(path: str) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield every file below `folder`. A link to a folder counts as a file."""
-    for root, names, files in os.walk(folder):
+    """Yield every file below `folder`. A link to a folder counts as a file. Raises OSError."""
+    for root, names, files in os.walk(folder, onerror=reraise):
         names[:] = [name for name in names if name not in IGNORED_FOLDERS]
         yield from (Path(root, name) for name in files)
         yield from (Path(root, name) for name in names if Path(root, name).is_symlink())
+
+
+def reraise(error: OSError) -> None:
+    """Raise `error`. Without such an `onerror`, os.walk leaves out a folder that can't be read."""
+    raise error
 
 
 def verify_files(manifest: Manifest, repository: Path) -> list[FileProblem]:
@@ -159,11 +164,19 @@ def verify_files(manifest: Manifest, repository: Path) -> list[FileProblem]:
     problems = [problem for path, entry in manifest.files.items() if (problem := verify_file(repository, path, entry))]
     listed = {*manifest.files, f"{manifest.name}/{MANIFEST_FILE}"}
     for folder in manifest.folders:
-        for path in sorted(_walk(repository / folder)):
-            name = path.relative_to(repository).as_posix()
-            if name not in listed:
-                problems.append(FileProblem(name, "unlisted", f"{name} is not in the manifest."))
+        problems += _unlisted(repository, folder, listed)
     return problems
+
+
+def _unlisted(repository: Path, folder: str, listed: set[str]) -> list[FileProblem]:
+    """Return a problem for each file of `folder` that is not `listed`, or for a folder that can't be read."""
+    try:
+        names = [path.relative_to(repository).as_posix() for path in sorted(_walk(repository / folder))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        return [FileProblem(folder, "unreadable", f"{folder} can't be read: {error}.")]
+    return [FileProblem(name, "unlisted", f"{name} is not in the manifest.") for name in names if name not in listed]
 
 
 def check_files(manifest: Manifest, repository: Path, fix: str = "Export it again with --force.") -> None:

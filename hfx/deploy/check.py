@@ -10,7 +10,16 @@ from pathlib import Path
 from hfx.deploy.folder import RECORD_FILE, RECORD_FORMAT
 from hfx.deploy.sagemaker import checks
 from hfx.errors import ModelCorrupt, UsageError
-from hfx.manifest import IGNORED_FOLDERS, FileEntry, FileProblem, file_entry, read_manifest, verify_file, verify_files
+from hfx.manifest import (
+    IGNORED_FOLDERS,
+    FileEntry,
+    FileProblem,
+    file_entry,
+    read_manifest,
+    reraise,
+    verify_file,
+    verify_files,
+)
 from hfx.names import MANIFEST_FILE
 from hfx.repository.subject import Finding
 from hfx.strict_json import read_json
@@ -91,7 +100,7 @@ def differences(folder: Path, record: Record) -> list[FileProblem]:
 
 def _files(folder: Path) -> Iterator[str]:
     """Yield every file and link below `folder`, relative to it."""
-    for root, names, files in os.walk(folder):
+    for root, names, files in os.walk(folder, onerror=reraise):
         links = [name for name in names if Path(root, name).is_symlink()]
         names[:] = [name for name in names if name not in IGNORED_FOLDERS]
         yield from (Path(root, name).relative_to(folder).as_posix() for name in (*files, *links))

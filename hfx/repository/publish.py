@@ -21,6 +21,8 @@ from hfx.repository.staging import (
     Staging,
     check_folder,
     claim_abandoned,
+    close,
+    exists,
     flush,
     flush_tree,
     locked,
@@ -44,7 +46,8 @@ class _Journal:
 def check_target(repository: Path, name: str, replace: bool) -> None:
     """Raise RepositoryError or UsageError if NAME can't be published into `repository`. Call this before the work."""
     check_folder(repository, "--repository")
-    _outgoing(repository, check_name(name), (), replace)
+    with storage(repository):
+        _outgoing(repository, check_name(name), (), replace)
 
 
 def publish(staging: Staging, replace: bool) -> Manifest:
@@ -114,7 +117,7 @@ def _outgoing(repository: Path, name: str, incoming: tuple[str, ...], replace: b
     """
     old: tuple[str, ...] = ()
     entry = repository / name
-    if os.path.lexists(entry):
+    if exists(entry):
         if entry.is_symlink() or not (entry / MANIFEST_FILE).is_file():
             raise RepositoryError(
                 f"{name!r} exists in {repository} and was not made by hfx.", "Choose another --name, or move it away."
@@ -125,7 +128,7 @@ def _outgoing(repository: Path, name: str, incoming: tuple[str, ...], replace: b
             )
         old = _replaceable(entry, read_manifest(entry / MANIFEST_FILE))
     for folder in incoming:
-        if folder not in old and os.path.lexists(repository / folder):
+        if folder not in old and exists(repository / folder):
             raise RepositoryError(
                 f"{folder!r} exists in {repository} and doesn't belong to {name!r}.",
                 "Choose another --name, or move the folder away.",
@@ -139,7 +142,7 @@ def _replaceable(entry: Path, manifest: Manifest) -> tuple[str, ...]:
             f"{entry / MANIFEST_FILE} is the manifest of {manifest.name!r}.", f"Move {entry} away, or rename it back."
         )
     members = (folder for folder in manifest.folders if folder != manifest.name)
-    return (manifest.name, *(folder for folder in members if os.path.lexists(entry.parent / folder)))
+    return (manifest.name, *(folder for folder in members if exists(entry.parent / folder)))
 
 
 def _move(repository: Path, staging: Path, journal: _Journal) -> None:
@@ -151,21 +154,22 @@ def _move(repository: Path, staging: Path, journal: _Journal) -> None:
             (staging / "new" / folder).rename(repository / folder)
         flush(repository)
         (staging / JOURNAL).rename(staging / COMMITTED)
+        flush(staging)  # before the old version is deleted
     except BaseException:
-        if (staging / JOURNAL).exists():  # otherwise an interrupt arrived right after the commit
-            _roll_back(repository, staging, journal)
+        if (staging / COMMITTED).exists():
+            (staging / COMMITTED).rename(staging / JOURNAL)
+        _roll_back(repository, staging, journal)
         raise
-    flush(staging)  # before the old version is deleted
 
 
 def _roll_back(repository: Path, staging: Path, journal: _Journal) -> None:
     """Move all folders back. May be interrupted and repeated, as the places of the folders show what is still to do."""
     for folder in reversed(journal.new):
-        if not os.path.lexists(staging / "new" / folder) and os.path.lexists(repository / folder):
+        if not exists(staging / "new" / folder) and exists(repository / folder):
             (repository / folder).rename(staging / "new" / folder)
     for folder in reversed(journal.old):
-        if os.path.lexists(staging / "old" / folder):
-            if os.path.lexists(repository / folder):
+        if exists(staging / "old" / folder):
+            if exists(repository / folder):
                 raise RepositoryError(
                     f"{folder!r} can't be restored from {staging}: another {folder!r} is in its place.",
                     "Move the other one away, then try again.",
@@ -187,7 +191,7 @@ def _recover_all(repository: Path) -> list[str]:
         try:
             done.append(_recover_one(repository, staging))
         finally:
-            os.close(owner)
+            close(owner)
     return done
 
 

@@ -26,15 +26,14 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from filelock import FileLock, Timeout
-
 from hfx.errors import RepositoryError, StorageFull, UsageError
-from hfx.manifest import member_folders
+from hfx.manifest import member_folders, reraise
 from hfx.names import check_name
 
 STAGING_PREFIX = ".hfx-staging-"
@@ -45,6 +44,7 @@ PLACEHOLDER = {
 NOT_BESIDE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EXDEV)
 LOCK_FILE = ".hfx-lock"
 PROBE_FILE = ".hfx-probe"
+LOCK_POLL_SECONDS = 0.05
 LOCK_SECONDS = 60.0  # moving folders takes milliseconds
 JOURNAL = "journal.json"
 COMMITTED = "committed.json"
@@ -54,8 +54,9 @@ OWNER = "owner.json"
 class Staging:
     """A folder on the repository's file system in which one model is built before it is published.
 
-    Use it as a context manager: at the end of the block, everything that wasn't published is deleted. A full disk
-    inside the block raises StorageFull. Entering the block raises RepositoryError if the repository can't be written.
+    Use it as a context manager: at the end of the block, everything that wasn't published is deleted. Inside the block,
+    a full disk raises StorageFull, and another error of the staging folder RepositoryError. Entering the block raises
+    RepositoryError if the repository can't be written.
     """
 
     def __init__(self, repository: Path, name: str) -> None:
@@ -67,15 +68,15 @@ class Staging:
     def __enter__(self) -> Staging:
         with storage(self.repository):
             self.repository.mkdir(parents=True, exist_ok=True)
-            with locked(self.repository):  # so that recovery never sees a staging folder without its owner's lock
-                self.path = _make_beside(self.repository, self.name) or _make_inside(self.repository, self.name)
-                try:
+            try:
+                with locked(self.repository):  # so that recovery never sees a staging folder without its owner's lock
+                    self.path = _make_beside(self.repository, self.name) or _make_inside(self.repository, self.name)
                     (self.path / "new").mkdir()
                     (self.path / "old").mkdir()
-                    self._owner = _claim(self.path)  # last, as its descriptor must not stay open after an error
-                except BaseException:
-                    shutil.rmtree(self.path, ignore_errors=True)
-                    raise
+                    self._owner = _claim(self.path)
+            except BaseException:
+                self._close()
+                raise
         return self
 
     def folder(self, name: str) -> Path:
@@ -95,13 +96,27 @@ class Staging:
         return self.path / "new"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._close()
+        if isinstance(error, OSError) and _is_about(error, self.path):
+            with storage(self.repository):
+                raise error
+
+    def _close(self) -> None:
+        """Delete the folder, unless recover() needs its files, which also deletes what can't be deleted now."""
         try:
-            if not (self.path / JOURNAL).exists():  # recover() needs the files of an unfinished publication
-                shutil.rmtree(self.path, ignore_errors=True)  # what can't be deleted now is deleted by recover()
+            with suppress(OSError):
+                if self.path.name and not (self.path / JOURNAL).exists():
+                    shutil.rmtree(self.path, ignore_errors=True)
         finally:
-            os.close(self._owner)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _storage_full(self.repository) from error
+            if self._owner >= 0:
+                close(self._owner)
+
+
+def _is_about(error: OSError, folder: Path) -> bool:
+    """Return whether an error may be one of the disk of `folder`. Errors of `write` name no file."""
+    if error.filename is None:
+        return error.errno is not None
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) or Path(os.fsdecode(error.filename)).is_relative_to(folder)
 
 
 def stagings(repository: Path) -> list[Path]:
@@ -148,6 +163,8 @@ def _make_beside(repository: Path, name: str) -> Path | None:
         (real / PROBE_FILE).unlink()
     except OSError as error:
         if path is not None:
+            with suppress(OSError):
+                (real / PROBE_FILE).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
         if error.errno in NOT_BESIDE:
             return None
@@ -178,7 +195,7 @@ def _claim(staging: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(descriptor, json.dumps({"pid": os.getpid()}).encode())
     except BaseException:
-        os.close(descriptor)
+        close(descriptor)
         raise
     return descriptor
 
@@ -193,25 +210,55 @@ def claim_abandoned(staging: Path) -> int | None:
         descriptor = os.open(staging / OWNER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except FileNotFoundError:  # its owner has just deleted the folder
         return None
+    has_lock = False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        has_lock = _lock(descriptor)
+    finally:
+        if not has_lock:
+            close(descriptor)
+    return descriptor if has_lock else None
 
 
 @contextmanager
 def locked(repository: Path) -> Iterator[None]:
     """Hold the repository's lock. Raises RepositoryError if another process holds it for LOCK_SECONDS."""
+    descriptor = os.open(repository / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + LOCK_SECONDS
     try:
-        with FileLock(repository / LOCK_FILE, timeout=LOCK_SECONDS):
-            yield
-    except Timeout as error:
-        raise RepositoryError(
-            f"Another process has been changing {repository} for {LOCK_SECONDS:.0f} seconds.",
-            "Wait until it has finished, then try again.",
-        ) from error
+        while not _lock(descriptor):
+            if time.monotonic() > deadline:
+                raise RepositoryError(
+                    f"Another process has been changing {repository} for {LOCK_SECONDS:.0f} seconds.",
+                    "Wait until it has finished, then try again.",
+                )
+            time.sleep(LOCK_POLL_SECONDS)
+        yield
+    finally:
+        close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file exclusively, and return whether no other process has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def close(descriptor: int) -> None:
+    """Close a lock, which frees it also if the file system reports an error."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is a file, a folder or a link at `path`. Raises OSError, unlike os.path.lexists."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def check_folder(path: Path, option: str) -> None:
@@ -246,7 +293,7 @@ def storage(repository: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _storage_full(repository) from error
         raise RepositoryError(
-            f"{repository} can't be changed: {error.strerror} ({error.filename}).",
+            f"{repository} can't be changed: {error.strerror}{f' ({error.filename})' if error.filename else ''}.",
             "Choose a --repository on a local disk that you may write to.",
         ) from error
 
@@ -263,7 +310,7 @@ def flush_tree(folder: Path) -> None:
 
     A link would make the published model depend on files elsewhere.
     """
-    for root, names, files in os.walk(folder):
+    for root, names, files in os.walk(folder, onerror=reraise):
         for path in (Path(root, name) for name in (*files, *names)):
             if path.is_symlink():
                 raise RepositoryError(

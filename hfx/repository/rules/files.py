@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import hfx
 from hfx.errors import RepositoryError
+from hfx.manifest import reraise
 from hfx.names import MANIFEST_FILE
 from hfx.native import missing as missing_libraries
 from hfx.releases import MINIMUM_SECURE, security_warning
@@ -130,7 +131,7 @@ def _links(subject: Subject) -> Iterator[Path]:
         if folder.is_symlink():
             yield folder
             continue
-        for place, names, files in os.walk(folder):
+        for place, names, files in os.walk(folder, onerror=reraise):
             yield from (path for path in (Path(place, name) for name in (*names, *files)) if path.is_symlink())
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hfx.batch.api.lines import CHUNK
 from hfx.batch.api.store import COMPLETED, Store
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.faults import Killer
 from tests.rigs.machine.tiers import full
 from tests.rigs.servers.batch_api import begun, echo, line, results, settings_of, work
 
@@ -49,10 +49,10 @@ def test_a_kill_before_any_file_change_does_not_change_the_results(step: int, tm
     with Killer(WORK) as killer:
         for at in count(1, step):
             folder = shutil.copytree(tmp_path / "begun", tmp_path / f"{at}")
-            if killer.run(at, str(folder)) is not None:
+            if killer.kill(at, str(folder)) is not None:
                 break
             kills += 1
-            killer.run(3, str(folder))  # and once more, early
+            killer.kill(3, str(folder))  # and once more, early
             asyncio.run(work(settings_of(folder)))
             assert results(folder) == expected, at
             [batch] = Store(folder, 1 << 30).batches.values()

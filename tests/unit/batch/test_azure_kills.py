@@ -9,7 +9,7 @@ import pytest
 
 from hfx.batch.azure.jobs import jobs
 from hfx.batch.azure.workspace import Workspace
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.faults import Killer
 
 WORK = """
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_kill_at_any_change_leaves_a_workspace_that_can_be_read_and_written_ag
     shutil.copytree(new, created)
     nothing, whole = ([], [], [], []), (["texts-batch"], ["first"], ["first"], ["first"])
     with Killer(WORK) as killer:
-        assert killer.run(0, "create", str(created))
+        assert killer.kill(0, "create", str(created))
         for action, origin, before, after in (
             ("create", new, nothing, whole),
             ("delete", created, whole, ([], [], [], ["first"])),
@@ -63,10 +63,10 @@ def test_a_kill_at_any_change_leaves_a_workspace_that_can_be_read_and_written_ag
                 at += 1
                 folder = tmp_path / f"{action}-{at}"
                 shutil.copytree(origin, folder)
-                changes = killer.run(at, action, str(folder))
+                changes = killer.kill(at, action, str(folder))
                 seen.append(state(folder))
                 if changes is None and action == "create" and seen[-1] != whole:
-                    assert killer.run(0, action, str(folder))
+                    assert killer.kill(0, action, str(folder))
                     assert state(folder) == whole
             assert at > 5
             assert (seen[0], seen[-1]) == (before, after)

@@ -16,7 +16,7 @@ import pytest
 from hfx.batch.worker import COMMAND
 from hfx.triton.liveness import read_process
 from tests.rigs.files.batch_jobs import CLASSIFIER, CommandLine, Opened, echo, table, texts
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.faults import Killer
 from tests.rigs.machine.tiers import full
 from tests.rigs.machine.waiting import wait_until
 
@@ -43,18 +43,18 @@ def test_a_kill_at_any_file_change_does_not_change_the_output(size: int, killer:
     source = table(memory / "a.csv", [{"text": text} for text in ("a", "", "b\r\n", '"', "é")])
     expected = echo().run(memory / "whole", [source], size=size, keep_columns="all")
     parts = {path.name: path.read_bytes() for path in (memory / "whole" / "parts").iterdir()}
-    changes = killer.run(0, str(memory / "0"), str(source), str(size))
+    changes = killer.kill(0, str(memory / "0"), str(source), str(size))
     assert changes and changes > 20
     for at in range(1, changes + 1):
         folder = memory / str(at)
         words = str(folder), str(source), str(size)
-        assert killer.run(at, *words) is None
+        assert killer.kill(at, *words) is None
         output = folder / "predictions.csv"
         assert not output.exists() or output.read_bytes() == expected
         there = list(folder.glob("parts/*.csv"))
         assert all(path.read_bytes() == parts[path.name] for path in there)
-        killer.run(1 + 7 * at % changes, *words)  # the process that resumes the job is killed, too
-        assert killer.run(0, *words) is not None
+        killer.kill(1 + 7 * at % changes, *words)  # the process that resumes the job is killed, too
+        assert killer.kill(0, *words) is not None
         assert output.read_bytes() == expected
         assert {path.name for path in folder.iterdir()} == {
             "job.json",

@@ -12,7 +12,7 @@ from hfx.repository import recover
 from hfx.repository.publish import stagings
 from tests.rigs.checkpoints import generator_checkpoints, outliers, tiny_checkpoints
 from tests.rigs.checkpoints.published import export_zoo
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.faults import Killer
 from tests.rigs.machine.tiers import full
 
 pytestmark = pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_kill_at_any_stage_leaves_the_repository_unchanged(
     export_zoo("sentiment-distilbert", repository, MODEL, "fp32", "onnxruntime")
     CHECKPOINTS[checkpoint](tmp_path / "checkpoint")
     before = contents(repository)
-    assert exporter.run(0, str(tmp_path / "checkpoint"), str(repository), MODEL, precision, place) is None
+    assert exporter.kill(0, str(tmp_path / "checkpoint"), str(repository), MODEL, precision, place) is None
     assert contents(repository) == before
     recover(repository)
     assert contents(repository) == before

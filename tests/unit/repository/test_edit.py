@@ -14,7 +14,7 @@ from hfx.repository import edit, lint, parse_config, recover
 from hfx.repository.edit import Edit, change, changed_copy, scratch, value
 from hfx.repository.staging import stagings
 from tests.rigs.files import repositories
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.faults import Killer
 
 THREADS = "parameters.intra_op_thread_count"
 INSTANCES = Edit("m_net", "instances", 2, "cpu")
@@ -204,7 +204,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_settings_whole(published: 
     with Killer(WORK) as killer:
         for at in range(1, 1000, 12):
             shutil.copytree(template, published)
-            changes = killer.run(at, str(published))
+            changes = killer.kill(at, str(published))
             recover(published)
             assert verify_files(read_manifest(published / "m/hfx.json"), published) == []
             instances.append(value(published, "m_net", "instances", "cpu"))

@@ -17,7 +17,7 @@ from hfx.manifest import read_manifest, verify_files, write_manifest
 from hfx.repository import Staging, check_target, lint, publish, recover
 from hfx.repository.staging import stagings
 from tests.rigs.files.manifests import fill, manifest
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.faults import Killer
 
 TREE = Path(__file__).parents[3]
 
@@ -219,7 +219,7 @@ def test_a_step_that_fails_leaves_the_version_before(
 WORK = """
 from pathlib import Path
 from hfx.repository import Staging, publish, recover
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.faults import Killer
 from tests.rigs.files.manifests import fill
 
 def work(arm, action, repository):
@@ -257,7 +257,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_model_whole(tmp_path: Path
         if action == "replace":
             export(repository, members=("_net", "_postprocess"))
         before = snapshot(repository)
-        changes = killer.run(at, action, str(repository))
+        changes = killer.kill(at, action, str(repository))
         recover(repository)
         after = snapshot(repository)
         assert after in (before, {**wanted, "foreign": None}), f"step {at}: neither the old state nor the new one"
@@ -271,7 +271,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_model_whole(tmp_path: Path
 
 
 def test_a_kill_during_recovery_is_recovered_from_too(tmp_path: Path, killer: Killer) -> None:
-    steps = killer.run(0, "create", str(tmp_path / "count"))
+    steps = killer.kill(0, "create", str(tmp_path / "count"))
     assert steps is not None
     template = tmp_path / "template"
     template.mkdir()
@@ -282,10 +282,10 @@ def test_a_kill_during_recovery_is_recovered_from_too(tmp_path: Path, killer: Ki
         for at in range(1, 60, 2):
             repository = tmp_path / f"{publishing}-{at}"
             shutil.copytree(template, repository)
-            assert killer.run(publishing, "replace", str(repository)) is None
+            assert killer.kill(publishing, "replace", str(repository)) is None
             if not any((staging / "journal.json").exists() for staging in stagings(repository)):
                 break  # nothing to roll back at this step
-            changes = killer.run(at, "recover", str(repository))
+            changes = killer.kill(at, "recover", str(repository))
             recover(repository)
             assert snapshot(repository) == before
             if changes is not None:

@@ -37,7 +37,7 @@ from hfx.python_backends.onnxruntime.config import ADAPTER_FILE
 from hfx.repository import recover
 from hfx.repository.staging import stagings
 from tests.rigs.checkpoints.adapters import write_adapter, write_head
-from tests.rigs.machine.killing import Killer
+from tests.rigs.machine.faults import Killer
 from tests.rigs.machine.tiers import full
 from tests.unit.exporter.adapters.adapters import WORDS, edit_fields, save_backbone
 
@@ -312,6 +312,6 @@ def test_a_killed_export_leaves_the_published_adapters_as_they_were(
     function: str, exporter: Killer, repository: Path, backbone: Checkpoint, folders: dict[str, Path]
 ) -> None:
     before = published(repository)
-    assert exporter.run(0, str(backbone.folder), str(folders["two"]), str(repository), function) is None
+    assert exporter.kill(0, str(backbone.folder), str(folders["two"]), str(repository), function) is None
     recover(repository)
     assert not stagings(repository) and published(repository) == before
