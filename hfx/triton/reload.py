@@ -106,14 +106,26 @@ class Served:
         """Load `model` from its folder, even if no file in it has changed. Raises ServerError with the reason."""
         # Triton takes a model with a changed file for a new one. Without a change it would keep dead processes; if only
         # config.pbtxt has changed, 2.51 tries to add an instance to them and crashes.
-        (self.repository / model / GENERATION_FILE).write_text(secrets.token_hex(8))
+        try:
+            (self.repository / model / GENERATION_FILE).write_text(secrets.token_hex(8))
+        except OSError as error:
+            raise ServerError(
+                f"{model} can't be loaded: {error}.", "See the disk of the server's own files."
+            ) from error
         self.control(model, "load")
 
     def unload(self, model: str) -> None:
         """Unload `model`, which ends once its requests are answered, and delete its folder."""
         with suppress(ServerError):  # it was not loaded
             self.control(model, "unload")
-        shutil.rmtree(self.repository / model, ignore_errors=True)
+        self._delete(model)
+
+    def _delete(self, folder: str) -> None:
+        """Delete a folder if it exists, beginning with a rename, because a restart would load what is left of it."""
+        removed = self.folder / f"removed-{secrets.token_hex(4)}"
+        with suppress(OSError):
+            (self.repository / folder).rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
 
     def control(
         self, model: str, action: Literal["load", "unload"], connection: http.client.HTTPConnection | None = None
@@ -145,15 +157,16 @@ class Served:
         """
         incoming = self.folder / "incoming"
         outgoing = self.folder / "outgoing"
-        before = self.members(name)
         try:
+            self._restore(outgoing)
+            before = self.members(name)
             copied = _copy(source, name, incoming)
             prepare_encoders(incoming, self.backend, self.native, self.repository, self.device)
             folders = [folder for folder in copied if (incoming / folder).is_dir()]
             publication = secrets.token_hex(8)
             for folder in folders:
                 (incoming / folder / PUBLICATION_FILE).write_text(publication)
-            outgoing.mkdir()
+            outgoing.mkdir(exist_ok=True)
             if not is_loaded:
                 for folder in folders:
                     self._replace_folder(folder, incoming / folder, outgoing)
@@ -163,9 +176,21 @@ class Served:
                 self._replace_models(folders, incoming, outgoing)
             for folder in set(before) - set(folders):
                 self.unload(folder)
+        except OSError as error:
+            fix = "The version before is served. See the disk of the server's own files."
+            raise ServerError(f"{name} can't be replaced: {error}.", fix) from error
         finally:
+            with suppress(OSError):  # then the next call does it
+                self._restore(outgoing)
             shutil.rmtree(incoming, ignore_errors=True)
-            shutil.rmtree(outgoing, ignore_errors=True)
+
+    def _restore(self, outgoing: Path) -> None:
+        """Move the folders back that a replacement has left in `outgoing` and not replaced, and delete the others."""
+        for folder in outgoing.iterdir() if outgoing.is_dir() else ():
+            if not (self.repository / folder.name).is_dir():
+                folder.rename(self.repository / folder.name)
+        if outgoing.is_dir():
+            shutil.rmtree(outgoing)
 
     def _replace_models(self, folders: list[str], incoming: Path, outgoing: Path) -> None:
         """Replace and load each of `folders`.
@@ -181,8 +206,7 @@ class Served:
         except BaseException:
             for folder in done:
                 if (outgoing / folder).is_dir():
-                    shutil.rmtree(self.repository / folder, ignore_errors=True)
-                    (outgoing / folder).rename(self.repository / folder)
+                    self._put_back(folder, incoming, outgoing)
                     if folder != done[-1]:  # the last one still serves as it was
                         self.load(folder)
                 else:
@@ -193,15 +217,16 @@ class Served:
         members = {folder: _temporary(name, folder) for folder in folders if folder != name}
         try:
             for member, temporary in members.items():
-                _renamed_copy(incoming / member, self.repository / temporary, members)
+                self._delete(temporary)  # left by a replacement that did not settle
+                _renamed_copy(incoming / member, incoming / temporary, members)
+                (incoming / temporary).rename(self.repository / temporary)
                 self.load(temporary)
             _renamed_copy(incoming / name, incoming / _temporary(name, name), members)
             self._replace_folder(name, incoming / _temporary(name, name), outgoing)
             self.load(name)
         except BaseException:
             if (outgoing / name).is_dir():
-                shutil.rmtree(self.repository / name, ignore_errors=True)
-                (outgoing / name).rename(self.repository / name)
+                self._put_back(name, incoming, outgoing)
             for temporary in members.values():
                 self.unload(temporary)
             raise
@@ -212,22 +237,34 @@ class Served:
 
         No request uses the members under their own names at this time.
         """
-        shutil.rmtree(outgoing / name)
         failure = None
-        for member in members:
-            with suppress(ServerError):  # frees its memory before the new member is loaded
-                self.control(member, "unload")
-            self._replace_folder(member, incoming / member, outgoing)
-        self._replace_folder(name, incoming / name, outgoing)
+        try:
+            if (outgoing / name).is_dir():
+                (outgoing / name).rename(incoming / f"{name}.before")
+            for member in members:
+                with suppress(ServerError):  # frees its memory before the new member is loaded
+                    self.control(member, "unload")
+                self._replace_folder(member, incoming / member, outgoing)
+            self._replace_folder(name, incoming / name, outgoing)
+        except OSError as error:  # a restart loads the temporary members
+            raise Unsettled(f"its files can't be moved: {error}") from error
         try:
             for folder in (*members, name):
                 self.load(folder)
         except ServerError as error:
             failure = error
+        if failure:  # the temporary members serve until the restart, which must not load them
+            for temporary in members.values():
+                self._delete(temporary)
+            raise Unsettled(failure.message, failure.fix) from failure
         for temporary in members.values():
             self.unload(temporary)
-        if failure:
-            raise Unsettled(failure.message, failure.fix) from failure
+
+    def _put_back(self, folder: str, incoming: Path, outgoing: Path) -> None:
+        """Undo `_replace_folder`. No folder is deleted in the repository, as a part of it would be loaded."""
+        if (self.repository / folder).is_dir():
+            (self.repository / folder).rename(incoming / f"{folder}.undone")
+        (outgoing / folder).rename(self.repository / folder)
 
     def _replace_folder(self, folder: str, new: Path, outgoing: Path) -> None:
         if (self.repository / folder).is_dir():

@@ -93,9 +93,11 @@ class Residency:
                 self._served.control(folder, "load", self._connections[group])
                 self._bytes[folder] = max(process.memory(group) - before, 0)
             self.describe(name)
-        except ServerError as error:
+        except (ServerError, OSError) as error:
             self._connections.pop(group).close()
             self._unload(begun[::-1])
+            if isinstance(error, OSError):
+                raise ServerError(f"{name} can't be loaded: {error.strerror}.") from error
             # Callers see the message, so it must not have paths of the server.
             raise error.with_message(error.message.replace(f"{self._served.repository}/", "")) from error
         self.unloaded.discard(name)

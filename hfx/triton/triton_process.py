@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
@@ -164,10 +165,10 @@ class TritonProcess(Server):
         if self._process is not None:
             raise ServerError("This server is running already.", "Call stop() first.")
         installation = self.installation
-        folders = [self.repository / name for name in select_models(self.repository, self.models)]
-        sweep()
-        self._workspace = Workspace()
         try:
+            folders = [self.repository / name for name in select_models(self.repository, self.models)]
+            sweep()
+            self._workspace = Workspace()
             read_settled(self._copy_models, lambda: folders)
             backend = installation.hfx_onnxruntime(self.device)
             native = self.steps == "native"
@@ -184,7 +185,7 @@ class TritonProcess(Server):
                 self._loaded.load_in_turn(self.budget, self.progress, self._leave_out)
             self._rotation = LogRotation(self.log)
         except BaseException as error:
-            folder = self.folder
+            folder = self._workspace.folder if self._workspace else tempfile.gettempdir()
             self._abandon(error)
             if isinstance(error, OSError):
                 fix = "Give it room, or set TMPDIR to another folder."

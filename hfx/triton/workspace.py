@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hfx.errors import ServerError
 from hfx.process import POLL_SECONDS
+from hfx.repository.staging import close
 from hfx.triton.process import kill_orphans
 
 PREFIX = "hfx-triton-"
@@ -40,19 +41,32 @@ class Workspace:
         # The file is locked under another name first. As a sweep only looks at "lock", it never finds the file
         # unlocked.
         unborn = self.folder / f"{LOCK}.new"
-        self.lock = os.open(unborn, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        unborn.rename(self.folder / LOCK)
+        self.lock = -1
+        try:
+            self.lock = os.open(unborn, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
+            unborn.rename(self.folder / LOCK)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if self.lock >= 0:
+                close(self.lock)
+            raise
 
     def remove(self, keep: Path | None = None) -> None:
-        """Remove the folder, except for the file `keep` directly in it, and free the lock."""
-        remove_regions(self.folder)
-        for entry in self.folder.iterdir():
-            if entry != keep:
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-        if keep is None or not keep.exists():
-            self.folder.rmdir()
-        os.close(self.lock)
+        """Remove the folder, except for the file `keep` directly in it, and free the lock.
+
+        What can't be removed now is removed by the next sweep, which finds the folder by the lock.
+        """
+        lock = self.folder / LOCK
+        with suppress(OSError):
+            remove_regions(self.folder)
+            for entry in self.folder.iterdir():
+                if entry not in (keep, lock):
+                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            lock.unlink()
+            if keep is None or not keep.exists():
+                self.folder.rmdir()
+        close(self.lock)
 
 
 def region_prefix(folder: Path) -> str:
@@ -95,11 +109,9 @@ def check_shared_memory(folder: Path, processes: int) -> None:
 def sweep() -> None:
     """Remove this user's workspaces whose servers are gone, and kill the stubs that are left of them."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        try:
+        with suppress(OSError):  # its owner, or another sweep, was faster; or it can't be removed now
             if lock.parent.lstat().st_uid == os.getuid():
                 _sweep_one(lock)
-        except FileNotFoundError:
-            continue  # its owner, or another sweep, was faster
     for folder in _failed_starts()[:-KEPT_LOGS]:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -108,7 +120,7 @@ def _failed_starts() -> list[Path]:
     """Return this user's folders in which only the log of a failed start is left, oldest first."""
     found: dict[Path, float] = {}
     for log in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOG}"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             if log.lstat().st_uid == os.getuid() and [entry.name for entry in log.parent.iterdir()] == [LOG]:
                 found[log.parent] = log.stat().st_mtime
     return sorted(found, key=lambda folder: found[folder])
@@ -121,7 +133,7 @@ def _sweep_one(lock: Path) -> None:
             remove_regions(lock.parent)
             shutil.rmtree(lock.parent, ignore_errors=True)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def _is_free(descriptor: int, patience: float = 0.0) -> bool:

@@ -16,6 +16,7 @@ extern "C" {
 char* getcwd(char*, size_t);
 int getpid();
 int kill(int, int);
+int fcntl(int, int, ...);
 
 long faults_count, faults_fired;  // calls that could fail, and calls that did
 char faults_call[4200];           // the first that failed
@@ -24,7 +25,7 @@ char faults_call[4200];           // the first that failed
 namespace {
 
 enum Error : unsigned { IO = 1, SPACE = 2, FILES = 4, MEMORY = 8, INTERRUPT = 16, SHORT = 32, KILL = 64 };
-constexpr int AT_CWD = -100, CREATE = 0100, SIGNAL_KILL = 9, CODES = 7;
+constexpr int AT_CWD = -100, CREATE = 0100, WRITING = 03, GET_FLAGS = 3, SIGNAL_KILL = 9, CODES = 7;
 constexpr int ERRNO[CODES] = {EIO, ENOSPC, EMFILE, ENOMEM, EINTR, 0, 0};
 constexpr size_t PATH = 4096;
 
@@ -191,7 +192,7 @@ REPLACED(int, pipe2, (int* ends, int flags), (ends, flags), -1,
 // The descriptor is gone also when close reports an error, as network file systems do for delayed writes.
 extern "C" int close(int file) {
     static auto next = real("close", &close);
-    bool failed = fails("close", IO | SPACE, file);
+    bool failed = kind && fcntl(file, GET_FLAGS) & WRITING && fails("close", IO | SPACE, file);
     int error = errno, result = next(file);
     if (failed) errno = error;
     return failed ? -1 : result;

@@ -1,0 +1,185 @@
+"""An error of any system call while models are copied, replaced or loaded leaves whole models, and a retry succeeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hfx.triton.reload import Served
+from hfx.triton.workspace import sweep
+from tests.rigs.files import repositories
+from tests.rigs.machine.faults import Ended, Faults
+from tests.rigs.machine.tiers import full
+
+OLD, NEW = "old", "new"
+
+
+class Triton(BaseHTTPRequestHandler):
+    """Triton's model control: it loads what is in the repository, and takes only whole models."""
+
+    repository: Path
+    memory: dict[str, tuple[str, list[str]]]  # a model's version, and the models that it calls
+
+    def do_POST(self) -> None:
+        """Load or unload a model, or list those that are loaded."""
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        *_, name, action = self.path.split("/")
+        try:
+            if action == "load":
+                self.memory[name] = read(self.repository, name, {*self.memory})
+            elif action == "unload":
+                self.memory.pop(name, None)
+            self._send(200, [{"name": each, "state": "READY"} for each in self.memory])
+        except OSError as error:
+            self._send(400, {"error": str(error)})
+
+    def do_GET(self) -> None:
+        """Describe a model."""
+        self._send(200, {})
+
+    def _send(self, status: int, value: object) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
+def read(repository: Path, name: str, loaded: set[str]) -> tuple[str, list[str]]:
+    """Return version and steps of a model on the disk, whose steps must be loaded. Raises OSError."""
+    steps = re.findall(r'model_name: "(.*?)"', (repository / name / "config.pbtxt").read_text())
+    if not {*steps} <= loaded:
+        raise OSError(f"{name} needs {steps}")
+    return (repository / name / "1" / "version").read_text(), steps
+
+
+def version_of(memory: dict[str, tuple[str, list[str]]]) -> str:
+    """Return the version of the model m, all of whose steps must have it."""
+    version, steps = memory["m"]
+    assert {memory[step][0] for step in steps} == {version}
+    return version
+
+
+@pytest.fixture
+def triton() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Triton)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def published(folder: Path, version: str) -> Path:
+    """Publish a version of the model m, whose files were written long ago."""
+    folder.mkdir()
+    repositories.build(folder)
+    for model in folder.iterdir():
+        (model / "1" / "version").write_text(version)
+    repositories.seal(folder)
+    for path in folder.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    return folder
+
+
+REPLACE = """
+from pathlib import Path
+from hfx.triton.reload import Served
+from hfx.triton.workspace import sweep
+
+def work(arm, folder, url, source):
+    served = Served(Path(folder), url, 5.0)
+    arm()
+    served.replace(Path(source), "m")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [23, full(1)])
+def test_an_error_while_a_model_is_replaced_keeps_one_version_and_its_files(
+    step: int, memory: Path, triton: ThreadingHTTPServer
+) -> None:
+    old, new = published(memory / OLD, OLD), published(memory / NEW, NEW)
+    folder, url = memory / "served", f"http://127.0.0.1:{triton.server_port}"
+    Triton.repository = folder / "repository"
+
+    def prepare() -> tuple[str, ...]:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        shutil.copytree(old, Triton.repository)
+        Triton.memory = started(Triton.repository)
+        return str(folder), url, str(new)
+
+    def check(ended: Ended) -> None:
+        version = version_of(Triton.memory)
+        assert ended.fired > 1 or version == (OLD if ended.error not in ("", "Unsettled") else NEW)
+        assert ended.fired > 1 or version_of(started(Triton.repository)) == version
+        Served(folder, url, 5.0).replace(new, "m")
+        assert version_of(Triton.memory) == version_of(started(Triton.repository)) == NEW
+        assert {path.name for path in folder.iterdir() if not path.name.startswith("removed-")} == {"repository"}
+        assert {path.name for path in Triton.repository.iterdir()} == {path.name for path in new.iterdir()}
+
+    with Faults(REPLACE) as faults:
+        print("reload", faults.sweep(prepare, check, folder, step))
+
+
+def started(repository: Path) -> dict[str, tuple[str, list[str]]]:
+    """Return what Triton has loaded after a start, which loads all that is in the repository."""
+    names = {path.name for path in repository.iterdir()}
+    return {name: read(repository, name, names) for name in names}
+
+
+START = """
+import tempfile
+from pathlib import Path
+from hfx.errors import ServerError
+from hfx.triton import TritonProcess
+from hfx.triton.installation import Installation
+
+class BeforeTriton(TritonProcess):
+    def _launch_private_or_not(self):
+        raise ServerError("Triton would start now.")
+
+def work(arm, repository, temporary):
+    tempfile.tempdir = temporary
+    installation = Installation(Path("/bin/false"), {}, Path("/bin"), Path("/bin/false"))
+    server = BeforeTriton(Path(repository), private=True, find=lambda: installation, steps="python")
+    server.check = lambda: []
+    arm()
+    server.start()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [23, full(1)])
+def test_an_error_while_a_server_copies_its_models_is_reported_and_leaves_nothing(
+    step: int, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, temporary = published(memory / "repository", OLD), memory / "temporary"
+
+    def prepare() -> tuple[str, ...]:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        return str(repository), str(temporary)
+
+    def check(ended: Ended) -> None:
+        assert ended.error in ("ServerError", "RepositoryError", "ModelCorrupt")
+        if ended.fired < 2:
+            monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+            sweep()
+            monkeypatch.undo()
+            assert not [*temporary.iterdir()]
+
+    with Faults(START) as faults:
+        print("copies", faults.sweep(prepare, check, memory, step))
