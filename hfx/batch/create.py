@@ -57,7 +57,7 @@ def create(
     sources = find_sources(_spooled(folder, spec.inputs, spec.format), spec.format)
     output = replace(spec.output, keep=_kept(spec.keep_columns, sources))
     rows = spec.mini_batch_size or default_rows(task)
-    is_planned = shared and (folder.path / JOB).exists()
+    is_planned = shared and folder.has(JOB)
     cut = [] if is_planned else cut_inputs(sources, [*columns.values(), *output.keep], rows)
     planned = read_plan(folder) if is_planned else write_plan(folder, cut)
     job = Job(
@@ -74,7 +74,7 @@ def create(
     layout_of(job)
     if spec.on_bad_row == "fail" and not is_planned:
         check_rows(sources, planned, Requests.of(job))
-    if (folder.path / JOB).exists():  # another process may have been faster
+    if folder.has(JOB):  # another process may have been faster
         if not shared:
             raise _occupied(folder)
         return PlannedJob(folder, planned, _same(folder, job, options))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from hfx.errors import JobCancelled, JobError, StorageFull
-from hfx.repository.staging import flush
+from hfx.repository.staging import close, exists, flush
 
 JOB, PLAN, PARTS, LOG = "job.json", "plan.jsonl", "parts", "log.jsonl"
 LOCK, SUMMARY, CANCEL = "lock", "summary.json", "cancelled"
@@ -73,7 +73,12 @@ class Folder:
     @property
     def is_cancelled(self) -> bool:
         """Whether `hfx batch cancel` has been called, and `hfx batch resume` has not been called since."""
-        return (self.path / CANCEL).exists()
+        return self.has(CANCEL)
+
+    def has(self, name: str) -> bool:
+        """Return whether the folder has the file `name`. Raises JobError."""
+        with storage(self.path):
+            return exists(self.path / name)
 
     def state(self, ended: Callable[[], State | None]) -> State:
         """Return the state of the job. `ended` says how the job has ended, and is called if it is not running.
@@ -111,7 +116,7 @@ class Folder:
 
         Return whether job.json was missing.
         """
-        if (self.path / JOB).exists():
+        if self.has(JOB):
             return False
         with suppress(OSError):
             for name in (PLAN, LOCK, LOG, *(each.name for each in self.path.glob(f"{SPOOLED}*"))):
@@ -156,7 +161,7 @@ class Folder:
             self.clear()
             yield has_lock is not None
         finally:
-            os.close(descriptor)
+            close(descriptor)
 
     @property
     def is_locked(self) -> bool:
@@ -170,7 +175,7 @@ class Folder:
             with storage(self.path / LOCK):
                 return _lock(descriptor, fcntl.LOCK_EX) is False
         finally:
-            os.close(descriptor)
+            close(descriptor)
 
 
 def _is_event(event: Any) -> bool:
@@ -245,11 +250,14 @@ def open_file(path: Path) -> io.BufferedReader:
 
 def _open_regular(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # `open` itself reports an error for folders
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, "Not a regular file", path)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # `open` itself reports an error for folders
+            raise OSError(errno.EINVAL, "Not a regular file", path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class HashedFile(io.BufferedWriter):
@@ -269,7 +277,8 @@ class HashedFile(io.BufferedWriter):
 def new_file(target: Path) -> Iterator[HashedFile]:
     """Open a new file that becomes `target` only if the block succeeds: write, fsync, rename, fsync the folder.
 
-    Raises StorageFull, and JobError for other errors of the file system. After an error, `target` is unchanged.
+    Raises StorageFull, and JobError for other errors of the file system. After an error, `target` is as before, or
+    whole if only the fsync of the folder failed.
     """
     written = temporary(target.with_name(f"{target.name}-{secrets.token_hex(4)}"))
     with storage(target):
@@ -316,12 +325,14 @@ def open_part(path: Path) -> Iterator[io.BufferedReader]:
     with storage(path):
         file = open_file(path)
     with file:
-        if (sums := _sum_of(path)).exists():
-            with storage(sums), open_file(sums) as expected:
-                is_same = hashlib.file_digest(file, "sha256").hexdigest().encode() == expected.read(64)
-            if not is_same:
-                raise ValueError(f"its SHA-256 is not the one in {sums.name}")
-            file.seek(0)
+        sums, is_same = _sum_of(path), True
+        with storage(sums):
+            if exists(sums):
+                with open_file(sums) as expected:
+                    is_same = hashlib.file_digest(file, "sha256").hexdigest().encode() == expected.read(64)
+                file.seek(0)
+        if not is_same:
+            raise ValueError(f"its SHA-256 is not the one in {sums.name}")
         yield file
 
 

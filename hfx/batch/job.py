@@ -141,7 +141,9 @@ def write_job(folder: Folder, job: Job) -> None:
 def read_job(folder: Folder) -> Job:
     """Read job.json. Raises JobError if it is missing, damaged, or from another version."""
     path = folder.path / JOB
-    if not path.is_file():
+    with storage(path):
+        is_there = path.is_file()
+    if not is_there:
         raise JobError(f"{folder.path} is not the folder of a batch job.", "Give the --output of a `hfx batch run`.")
     with storage(path), open_file(path) as file:
         data = file.read(MAX_BYTES)

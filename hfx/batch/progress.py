@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hfx.batch.folder import JOB, Folder, State
+from hfx.batch.folder import JOB, SUMMARY, Folder, State
 from hfx.batch.job import Job, JobModel, differences, this_machine
 from hfx.batch.options import RunOptions, Threshold
 from hfx.batch.plan import PlannedJob, Shard, check_inputs, count_rows
@@ -131,7 +131,7 @@ def status_of(folder: Folder) -> Status:
     rows, missing = planned.rows, count_rows(planned.missing())
     events = list(folder.events())
     has_failed = bool(events) and events[-1]["event"] == "failed" and not folder.is_cancelled
-    state = "Completed" if folder.summary.exists() else folder.state(lambda: "Failed" if has_failed else None)
+    state = "Completed" if folder.has(SUMMARY) else folder.state(lambda: "Failed" if has_failed else None)
     rate = _rate(events) if state == "Running" else None
     eta = missing / rate if rate else None
     name = planned.job.model.name

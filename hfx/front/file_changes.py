@@ -43,9 +43,11 @@ class FileChanges:
 
 def open_regular(path: str | Path) -> BinaryIO:
     """Open an operator's file for reading without blocking. Raises OSError, also for a pipe or a folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    file = open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
+    try:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is not a regular file")
+    except BaseException:
         file.close()
-        raise OSError(f"{path} is not a regular file")
+        raise
     return file

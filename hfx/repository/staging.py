@@ -264,8 +264,12 @@ def exists(path: Path) -> bool:
 def check_folder(path: Path, option: str) -> None:
     """Raise UsageError if a file is where the folder `path`, the value of `option`, should be or be made."""
     absolute = path.absolute()
-    existing = next(each for each in (absolute, *absolute.parents) if os.path.lexists(each))
-    if not existing.is_dir():
+    try:
+        existing = next(each for each in (absolute, *absolute.parents) if exists(each))
+        is_folder = existing.is_dir()
+    except OSError as error:
+        raise UsageError(f"{option} {path} can't be read: {error.strerror}.", f"Give another {option}.") from error
+    if not is_folder:
         raise UsageError(f"{option} must be a folder, but {existing} is not one.", f"Give another {option}.")
 
 

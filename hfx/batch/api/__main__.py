@@ -17,6 +17,8 @@ from hfx.batch.api.app import Api
 from hfx.batch.api.runner import Runner
 from hfx.batch.api.settings import ApiSettings
 from hfx.batch.api.store import Store
+from hfx.errors import HfxError
+from hfx.front.response import log_line
 
 DRAIN_SECONDS = 3  # time for requests in progress to finish
 
@@ -49,4 +51,8 @@ async def main(argument: str) -> None:
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(main(sys.argv[1]))
+    try:
+        uvloop.run(main(sys.argv[1]))
+    except HfxError as error:
+        log_line(f"the process of batches has ended: {error.message}")
+        sys.exit(error.exit_code)

@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
@@ -130,7 +131,8 @@ class Api:
             stored = StoredFile(identity, request.owner, form.filename, BATCH, size, order)
             self._store.add_file(stored)
         except BaseException:
-            self._store.content(identity).unlink(missing_ok=True)  # the disk may be too full for the file's record
+            with suppress(OSError):  # the disk may be too full for the file's record
+                self._store.content(identity).unlink(missing_ok=True)
             self._store.reserve(-size)
             raise
         return stored.api_object()

@@ -40,7 +40,7 @@ from hfx.batch.api.store import (
     StoredFile,
     no_room,
 )
-from hfx.batch.folder import Folder, new_file, new_part, open_part
+from hfx.batch.folder import Folder, new_file, new_part, open_part, storage
 from hfx.batch.plan import Plan, PlannedChunk, count_rows, read_plan, write_plan
 from hfx.errors import HfxError, InputChanged, JobError, StorageFull
 from hfx.front.keys import LABEL_HEADER
@@ -105,7 +105,9 @@ class Runner:
     async def _advance(self, identity: str) -> None:
         """Do one step of a batch. A step that fails because of the disk is tried again; other errors end the batch."""
         try:
-            await self._step(self._store.batches[identity])
+            batch = self._store.batches[identity]
+            with storage(self._store.parts(batch).path):
+                await self._step(batch)
         except StorageFull as full:
             await self._wait_for_disk(identity, "storage_full", no_room(full)[0])
         except HfxError as failure:

@@ -104,14 +104,14 @@ class Store:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self._limit = folder, limit
+        self._used = 0
         with storage(folder):
             for name in ("files", "batches"):
                 (folder / name).mkdir(parents=True, exist_ok=True)
-        self.files = _read(StoredFile, (folder / "files").glob(f"*{RECORD}"))
-        self.batches = _read(Batch, (folder / "batches").glob(f"*/batch{RECORD}"))
-        self._used = 0
-        self._clear()
-        self._used = sum(path.stat().st_size + BLOCK for path in folder.rglob("*") if path.is_file())
+            self.files = _read(StoredFile, (folder / "files").glob(f"*{RECORD}"))
+            self.batches = _read(Batch, (folder / "batches").glob(f"*/batch{RECORD}"))
+            self._clear()
+            self._used = sum(path.stat().st_size + BLOCK for path in folder.rglob("*") if path.is_file())
 
     def content(self, identity: str) -> Path:
         """Return the path of a file's content."""
@@ -142,6 +142,8 @@ class Store:
             _write(self.content(f"{file.id}{RECORD}"), file)
         except HfxError:
             if is_new:
+                with suppress(OSError):  # it may be there, if only the flush of its folder failed
+                    self.content(f"{file.id}{RECORD}").unlink(missing_ok=True)
                 self.reserve(-size - BLOCK)
             raise
         self.files[file.id] = file
@@ -150,6 +152,7 @@ class Store:
         """Delete a file. Delete its record first, because content without a record is deleted at the next start."""
         with storage(self.content(file.id)):
             self.content(f"{file.id}{RECORD}").unlink(missing_ok=True)
+        with suppress(OSError):
             self.content(file.id).unlink(missing_ok=True)
         del self.files[file.id]
         self.reserve(-file.bytes - BLOCK)
@@ -196,9 +199,9 @@ class Store:
     def _delete_work(self, batch: Batch) -> None:
         """Delete the plan and the parts of a batch."""
         folder = self.parts(batch)
-        self.reserve(-sum(path.stat().st_size for path in folder.parts.glob("[!.]*")))
-        shutil.rmtree(folder.parts, ignore_errors=True)
-        with suppress(OSError):
+        with suppress(OSError):  # the next start deletes what is left
+            self.reserve(-sum(path.stat().st_size for path in folder.parts.glob("[!.]*")))
+            shutil.rmtree(folder.parts, ignore_errors=True)
             (folder.path / PLAN).unlink(missing_ok=True)
 
     def _clear(self) -> None:

@@ -162,7 +162,7 @@ class AzureJob:
             parts = self.script_parts()
             mini_batches, done, failed = len(self.plan.chunks), len(parts), sum(parts.values())
         else:
-            is_planned = (self.folder.path / JOB).exists()
+            is_planned = self.folder.has(JOB)
             mini_batches, done = len(read_plan(self.folder)) if is_planned else 0, len(self.folder.done())
             failed = sum(errors_of(self.folder.events()).values())
         return {

@@ -88,7 +88,7 @@ def run_published(job: AzureJob, deployment: Deployment) -> None:
     folder = job.folder
     os.environ.update(deployment.settings.environment_variables)  # the worker processes inherit them
     on_event = logged(folder, None, _log)
-    is_new = not (folder.path / JOB).exists()
+    is_new = not folder.has(JOB)
     try:
         with runner(spec.name, options, spec.settings, probe=is_new) as running:
             if is_new:

@@ -85,8 +85,10 @@ def cancel(ctx: typer.Context, folder: Dir) -> None:
       hfx batch cancel scored
       hfx batch cancel /data/jobs/scored
     """
+    from hfx.batch.folder import SUMMARY
+
     job_folder, _ = _job(folder)
-    if job_folder.summary.exists():
+    if job_folder.has(SUMMARY):
         raise JobError(f"{folder} is completed.", "There is nothing to stop.")
     job_folder.cancel()
     text = f"{folder}: cancelled. `hfx batch resume {folder}` continues it."

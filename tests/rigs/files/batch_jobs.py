@@ -75,9 +75,8 @@ class Opened:
     def go_on(self, folder: Path, inputs: Sequence[str | Path], **changes: Any) -> None:
         """Begin or resume a job, as `hfx batch run` and `resume` do, until its output exists."""
         job_folder = Folder(folder)
-        folder.mkdir(exist_ok=True)
         with job_folder.locked():
-            if not (folder / JOB).exists():
+            if not job_folder.has(JOB):
                 self.plan(folder, inputs, **changes)
             planned = PlannedJob.read(job_folder)
             self.score(planned)

@@ -23,7 +23,7 @@ FAULTS = tuple(
     (error, stays) for error in ERRORS if error != "kill" for stays in (False, True)[: 1 + (error in STAYING)]
 )
 SERVER = """
-import ctypes, json, os, signal, sys, traceback
+import ctypes, gc, json, os, signal, sys, time, traceback
 
 library = ctypes.CDLL(None)
 
@@ -36,6 +36,12 @@ def open_files():
             pass
     return found
 
+def disarm():
+    library.faults_disarm()
+
+def fired():
+    return ctypes.c_long.in_dll(library, "faults_fired").value
+
 def run(root, error, at, stays, *arguments):
     from hfx.errors import HfxError
     before = open_files()
@@ -45,11 +51,16 @@ def run(root, error, at, stays, *arguments):
     except BaseException as raised:
         ended = {"error": type(raised).__name__, "is_own": isinstance(raised, HfxError), "message": str(raised)}
         ended["trace"] = traceback.format_exc()
-    count, fired = (ctypes.c_long.in_dll(library, name).value for name in ("faults_count", "faults_fired"))
+    disarm()
+    count = ctypes.c_long.in_dll(library, "faults_count").value
     call = (ctypes.c_char * 4200).in_dll(library, "faults_call").value.decode()
-    library.faults_arm(b"", 0, 0, 0)
+    for _ in range(100):  # threads may still be ending, and generators may still be open
+        if open_files() <= before:
+            break
+        gc.collect()
+        time.sleep(0.01)
     leaked = sorted(target for _, target in open_files() - before)
-    return {"count": count, "fired": fired, "call": call, "leaked": leaked, **ended}
+    return {"count": count, "fired": fired(), "call": call, "leaked": leaked, **ended}
 
 exec(sys.argv[1])
 for line in sys.stdin:

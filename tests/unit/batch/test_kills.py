@@ -27,6 +27,7 @@ from tests.rigs.files.batch_jobs import echo
 def work(arm, folder, source, size):
     model = echo()
     arm()
+    Path(folder).mkdir(exist_ok=True)
     model.go_on(Path(folder), [source], size=int(size), keep_columns="all")
 """
 
