@@ -174,10 +174,12 @@ class Server(uvicorn.Server):
                     open_regular(file).close()
                 for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):  # the first context is only a trial
                     each.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
-                message = "New connections get the new certificate"
+                message = "New connections get the new certificate."
             except OSError as error:  # also ssl.SSLError
-                message = f"The certificate stays as it was, as the new one can't be used: {error}"
-            log_line(f"{message}.")
+                message = f"The certificate stays as it was, as the new one can't be used: {error}."
+                message = self._certificate.failed(message)
+            if message:
+                log_line(message)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and return when the requests in progress are answered."""

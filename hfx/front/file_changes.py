@@ -20,17 +20,28 @@ class FileChanges:
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = [Path(path) for path in paths]
         self._known = self._seen = self._look()
+        self._problem = ""
 
     def settled(self) -> bool:
         """Return whether there is a change that was not reported yet, and none since the last call.
 
-        Each change is reported once.
+        Each change is reported once, unless `failed` is called.
         """
         before, self._seen = self._seen, self._look()
         is_new = self._seen is not None and self._seen == before != self._known
         if is_new:
+            self._problem = self._problem if self._known is None else ""
             self._known = self._seen
         return is_new
+
+    def failed(self, message: str) -> str:
+        """Let the change be reported again, as it could not be taken over, perhaps only because of the system.
+
+        Return `message`, or an empty string if it was the last one, too.
+        """
+        self._known = None
+        is_new, self._problem = message != self._problem, message
+        return message if is_new else ""
 
     def _look(self) -> State:
         """Return the inode, size and modification time of each file, or None while a file does not exist."""

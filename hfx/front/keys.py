@@ -206,14 +206,15 @@ class ApiKeys:
     def reload(self) -> str:
         """Read the file again if it has changed, and return a message for the operator, or else an empty string.
 
-        Labels whose rates are the same keep what is left of them. An unusable file changes nothing.
+        Labels whose rates are the same keep what is left of them. An unusable file changes nothing, and is read again
+        by the next call.
         """
         if not self._path or not self._changes.settled():
             return ""
         try:
             keys = read_keys(self._path)
         except UsageError as error:
-            return f"The API keys stay as they were. {error.message} {error.fix}"
+            return self._changes.failed(f"The API keys stay as they were. {error.message} {error.fix}")
         before = {caller.label: caller for caller in self._keys.values()}
         now = {caller.label: caller.rates for caller in keys.values()}
         kept = {label: caller for label, caller in before.items() if caller.rates == now.get(label)}

@@ -85,7 +85,8 @@ class LargeBodies:
         """End the process. The next call starts another one."""
         process, self._process = self._process, None
         if process is not None:
-            kill(process)
+            with suppress(OSError), process:  # which closes its pipes, also with data in them, and waits for its end
+                kill(process)
 
 
 def _broken(fault: str) -> Refusal:

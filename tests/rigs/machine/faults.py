@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -117,14 +117,19 @@ class Faults:
         return Ended(**self.ask(str(root), ERRORS[error], at, stays, *arguments))
 
     def sweep(
-        self, prepare: Callable[[], tuple[str, ...]], check: Callable[[Ended], None], root: Path | str, step: int = 1
+        self,
+        prepare: Callable[[], tuple[str, ...]],
+        check: Callable[[Ended], None],
+        root: Path | str,
+        step: int = 1,
+        faults: Iterable[tuple[str, bool]] = FAULTS,
     ) -> int:
         """Let every `step`-th call fail in each way until a run ends without the fault, and return the number of runs.
 
         `prepare` returns the arguments of a run. `check` gets its end.
         """
         tried, failures = 0, list[str]()
-        for number, (error, stays) in enumerate(FAULTS):
+        for number, (error, stays) in enumerate(faults):
             for at in count(1 + number % step, step):
                 ended = self.run(root, error, at, stays, *prepare())
                 try:
