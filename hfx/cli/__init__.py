@@ -121,10 +121,24 @@ def _run(arguments: list[str], reporter: Reporter) -> int:
         return _unexpected(error, reporter)
 
 
+# Errors of the system at any call, and what to do. Where hfx can say more, it raises an error of its own.
+SYSTEM_ERRORS = {
+    errno.EIO: "The disk fails: see the system's log.",
+    errno.ENOSPC: "Free some space on the disk, then try again.",
+    errno.EDQUOT: "Free some of your space on the disk, then try again.",
+    errno.EMFILE: "Allow this process more open files, for example by `ulimit -n 65536`.",
+    errno.ENFILE: "The system has too many open files: end other programs, then try again.",
+    errno.ENOMEM: "The system has no memory left: end other programs, then try again.",
+}
+
+
 def _unexpected(error: Exception, reporter: Reporter) -> int:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         fault = UsageError("A path is longer than this system's can be.", "Give the name of a file or a folder.")
         return reporter.failure(fault, fault.exit_code, cause=error)
+    if isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
+        failure = HfxError(f"{error.filename or 'A file'}: {error.strerror}.", SYSTEM_ERRORS[error.errno])
+        return reporter.failure(failure, failure.exit_code, kind=type(error).__name__, cause=error)
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
     fix = "" if reporter.debug else "--debug shows more. Please report it, with `hfx --version --verbose`."
     return reporter.failure(HfxError(f"Unexpected: {reason}", fix), 1, kind=type(error).__name__, cause=error)
