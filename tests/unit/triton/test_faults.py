@@ -106,7 +106,7 @@ def work(arm, folder, url, source):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [23, full(1)])
+@pytest.mark.parametrize("step", [41, full(1)])
 def test_an_error_while_a_model_is_replaced_keeps_one_version_and_its_files(
     step: int, memory: Path, triton: ThreadingHTTPServer
 ) -> None:
@@ -162,7 +162,7 @@ def work(arm, repository, temporary):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [23, full(1)])
+@pytest.mark.parametrize("step", [41, full(1)])
 def test_an_error_while_a_server_copies_its_models_is_reported_and_leaves_nothing(
     step: int, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,3 +183,56 @@ def test_an_error_while_a_server_copies_its_models_is_reported_and_leaves_nothin
 
     with Faults(START) as faults:
         print("copies", faults.sweep(prepare, check, memory, step))
+
+
+ON_DEMAND = """
+from pathlib import Path
+from hfx.errors import HfxError
+from hfx.triton.loaded_models import LoadedModels
+from hfx.triton.reload import Served
+
+def tried(function, *arguments):
+    try:
+        return function(*arguments)
+    except HfxError:
+        return None
+    except OSError:  # which the process answers to the front (commands.py)
+        return None
+
+def work(arm, folder, url, published):
+    served = Served(Path(folder), url, 5.0)
+    models = LoadedModels(served, Path(published), (), "cpu")
+    models.residency.unloaded.update(models.residency.names())
+    models.residency.refresh("m")
+    arm()
+    tried(models.load, "m")
+    tried(models.table, None)
+    tried(models.release, "m")
+    disarm()
+    models.load("m")
+    assert models.table(None)["models"]["m"]["is_loaded"]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [9, full(1)])
+def test_an_error_while_a_model_is_loaded_on_demand_lets_the_next_load_succeed(
+    step: int, memory: Path, triton: ThreadingHTTPServer
+) -> None:
+    old = published(memory / OLD, OLD)
+    folder, url = memory / "served", f"http://127.0.0.1:{triton.server_port}"
+    Triton.repository = folder / "repository"
+
+    def prepare() -> tuple[str, ...]:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        shutil.copytree(old, Triton.repository)
+        Triton.memory = {}
+        return str(folder), url, str(old)
+
+    def check(ended: Ended) -> None:
+        assert not ended.error
+        assert version_of(Triton.memory) == OLD and len(Triton.memory) == 4
+
+    with Faults(ON_DEMAND) as faults:
+        print("loads on demand", faults.sweep(prepare, check, folder, step))
