@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +36,8 @@ def models(repository: Path) -> list[Entry]:
 
     Raises RepositoryError if `repository` is not a folder. A damaged manifest is an entry, not an error.
     """
-    entries = [_entry(folder) for folder in model_folders(repository)]
+    with readable(repository):
+        entries = [_entry(folder) for folder in model_folders(repository)]
     members = {member for entry in entries if entry.manifest for member in entry.manifest.folders}
     names = {entry.name for entry in entries if entry.manifest}
     return [entry for entry in entries if entry.name in names or entry.problem or entry.name not in members]
@@ -43,7 +46,9 @@ def models(repository: Path) -> list[Entry]:
 def model(repository: Path, name: str) -> Manifest:
     """Read the manifest of NAME. Raises ModelMissing, or ModelCorrupt for a damaged manifest."""
     path = repository / name / MANIFEST_FILE
-    if not path.exists():
+    with readable(repository):
+        is_there = path.exists()
+    if not is_there:
         known = ", ".join(entry.name for entry in models(repository) if entry.manifest) or "none"
         raise ModelMissing(
             f"{repository} has no model {name!r}.",
@@ -57,13 +62,20 @@ def model_folders(repository: Path) -> list[Path]:
 
     Raises RepositoryError if `repository` is not a folder, or can't be read.
     """
-    if not repository.is_dir():
-        raise RepositoryError(
-            f"There is no folder {repository}.",
-            "Publish a model with `hfx export`, which makes it, or give the folder of your models.",
-        )
-    try:
+    with readable(repository):
+        if not repository.is_dir():
+            raise RepositoryError(
+                f"There is no folder {repository}.",
+                "Publish a model with `hfx export`, which makes it, or give the folder of your models.",
+            )
         return sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+@contextmanager
+def readable(repository: Path) -> Iterator[None]:
+    """Raise RepositoryError instead of an OSError."""
+    try:
+        yield
     except OSError as error:
         raise RepositoryError(f"{repository} can't be read: {error.strerror}.", "Check its permissions.") from error
 

@@ -86,13 +86,14 @@ def recover(repository: Path) -> list[str]:
     If there is nothing to do, this is cheap and writes nothing. Raises RepositoryError if the repository can't be
     repaired, for example because it is read-only.
     """
-    leftovers = stagings(repository)
-    if not leftovers:
-        return []
-    if not os.access(repository, os.W_OK) and not any((staging / JOURNAL).exists() for staging in leftovers):
-        return []  # the models are whole; leftovers in a read-only repository do no harm
-    with storage(repository), locked(repository):
-        return _recover_all(repository)
+    with storage(repository):
+        leftovers = stagings(repository)
+        if not leftovers:
+            return []
+        if not os.access(repository, os.W_OK) and not any((staging / JOURNAL).exists() for staging in leftovers):
+            return []  # the models are whole; leftovers in a read-only repository do no harm
+        with locked(repository):
+            return _recover_all(repository)
 
 
 # Steps of a publication

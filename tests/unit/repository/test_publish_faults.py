@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from hfx.manifest import read_manifest, verify_files
 from hfx.repository import recover
+from hfx.repository.edit import Edit, change, value
 from hfx.repository.publish import remove
 from hfx.repository.staging import stagings
+from tests.rigs.files import repositories
 from tests.rigs.machine.faults import Ended, Faults
 from tests.rigs.machine.tiers import full
 from tests.unit.repository.test_publish import export, new_state, snapshot
@@ -69,3 +72,39 @@ def test_an_error_at_any_call_leaves_the_old_or_the_new_model(
 
     with Faults(WORK) as faults:
         print(action, faults.sweep(prepare, check, home, step))
+
+
+CHANGE = """
+from pathlib import Path
+from hfx.repository.edit import Edit, change
+
+def work(arm, repository):
+    arm()
+    change(Path(repository), "m", [Edit("m_net", "instances", 2, "cpu")], "hfx tune m")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [97, full(1)])
+def test_an_error_at_any_call_leaves_the_old_or_the_new_settings(step: int, memory: Path) -> None:
+    template, home = memory / "template", memory / "home"
+    template.mkdir()
+    repositories.build(template)
+    repository = home / "repository"
+
+    def prepare() -> tuple[str, ...]:
+        shutil.rmtree(home, ignore_errors=True)
+        shutil.copytree(template, repository)
+        return (str(repository),)
+
+    def check(ended: Ended) -> None:
+        recover(repository)
+        assert verify_files(read_manifest(repository / "m/hfx.json"), repository) == []
+        count = value(repository, "m_net", "instances", "cpu")
+        assert ended.fired > 1 or count == (1 if ended.error else 2)
+        change(repository, "m", [Edit("m_net", "instances", 2, "cpu")], "hfx tune m")
+        assert value(repository, "m_net", "instances", "cpu") == 2
+        assert {path.name for path in home.iterdir()} == {"repository"}
+
+    with Faults(CHANGE) as faults:
+        print("settings", faults.sweep(prepare, check, home, step))
