@@ -42,6 +42,7 @@ PLACEHOLDER = {
     "config.pbtxt": 'backend: "python"\ninstance_group [ { kind: KIND_CPU count: 1 } ]\n',
 }
 NOT_BESIDE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EXDEV)
+OF_DISKS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ESTALE)
 LOCK_FILE = ".hfx-lock"
 PROBE_FILE = ".hfx-probe"
 LOCK_POLL_SECONDS = 0.05
@@ -114,9 +115,9 @@ class Staging:
 
 def _is_about(error: OSError, folder: Path) -> bool:
     """Return whether an error may be one of the disk of `folder`. Errors of `write` name no file."""
-    if error.filename is None:
-        return error.errno is not None
-    return error.errno in (errno.ENOSPC, errno.EDQUOT) or Path(os.fsdecode(error.filename)).is_relative_to(folder)
+    if not isinstance(error.filename, str) or error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return error.errno in OF_DISKS
+    return Path(error.filename).is_relative_to(folder)
 
 
 def stagings(repository: Path) -> list[Path]:
