@@ -70,6 +70,7 @@ class Commands:
         self.path = loaded.folder / SOCKET
         self._passed_over: dict[str, bytes] = {}  # manifests that did not load, or that a command unloaded
         self._incomplete: dict[str, FilesSeen] = {}  # the files of models that did not load
+        self._reasons: dict[str, str] = {}  # why models did not load, as reported
         self._not_loaded: set[str] = set()  # models whose last load on demand failed
         folder = os.open(loaded.folder, os.O_PATH)
         try:  # with the folder's descriptor, as a socket's path has at most 107 bytes
@@ -147,10 +148,15 @@ class Commands:
             self._loaded.reload(name)
         except (HfxError, OSError) as error:
             self._passed_over[name] = manifest
-            self._incomplete[name] = FilesSeen(files, files, began)
-            self._report(f"The new version of {name} can't be served: {error}")
+            # An error of the system may pass, so the same files are tried again.
+            is_of_system = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+            self._incomplete[name] = FilesSeen(frozenset() if is_of_system else files, files, began)
+            if self._reasons.get(name) != str(error):
+                self._report(f"The new version of {name} can't be served: {error}")
+            self._reasons[name] = str(error)
             return Outcome(name, "failed", time.monotonic() - began, str(error))
         self._incomplete.pop(name, None)
+        self._reasons.pop(name, None)
         seconds = time.monotonic() - began
         self._report(f"{name} is served as it is published now, after {seconds:.1f} s.")
         return Outcome(name, "reloaded" if is_served else "added", seconds)

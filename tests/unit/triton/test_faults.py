@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from hfx.triton import commands
+from hfx.triton.loaded_models import LoadedModels
 from hfx.triton.reload import Served
 from hfx.triton.workspace import sweep
 from tests.rigs.files import repositories
 from tests.rigs.machine.faults import Ended, Faults
 from tests.rigs.machine.tiers import full
+from tests.rigs.machine.waiting import wait_until
 
 OLD, NEW = "old", "new"
 
@@ -43,8 +46,8 @@ class Triton(BaseHTTPRequestHandler):
             self._send(400, {"error": str(error)})
 
     def do_GET(self) -> None:
-        """Describe a model."""
-        self._send(200, {})
+        """Describe a model, or all that are loaded."""
+        self._send(200, {"model_stats": [{"name": name} for name in self.memory]})
 
     def _send(self, status: int, value: object) -> None:
         content = json.dumps(value).encode()
@@ -236,3 +239,27 @@ def test_an_error_while_a_model_is_loaded_on_demand_lets_the_next_load_succeed(
 
     with Faults(ON_DEMAND) as faults:
         print("loads on demand", faults.sweep(prepare, check, folder, step))
+
+
+def test_a_new_version_that_the_disk_could_not_take_is_served_later_without_a_command(
+    tmp_path: Path, triton: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(commands, "STILL_SECONDS", 0.0)
+    repository, folder = published(tmp_path / "repository", OLD), tmp_path / "served"
+    folder.mkdir()
+    Triton.repository = folder / "repository"
+    shutil.copytree(repository, Triton.repository)
+    Triton.memory = started(Triton.repository)
+    models = LoadedModels(Served(folder, f"http://127.0.0.1:{triton.server_port}", 5.0), repository, (), "cpu")
+    lines: list[str] = []
+    (folder / "incoming").touch()  # where the copy would be
+    running = commands.Commands(models, lines.append)
+    shutil.rmtree(repository)
+    published(repository, NEW)
+    running.watch()
+    wait_until(lambda: bool(lines), "the line about the failed reload")
+    (folder / "incoming").unlink()
+    wait_until(lambda: len(lines) > 1, "the next line")
+    assert version_of(Triton.memory) == NEW
+    assert "File exists" in lines[0] and "m is served as it is published now" in lines[1]
