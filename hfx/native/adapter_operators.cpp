@@ -165,12 +165,10 @@ void run_linear(void *data, size_t task) {
         count = run.alike(row, smaller(end, row + MOST_DOT_ROWS));
         const Own own(node, run.slot(row) + node.offset, column);
         chosen->floats->dots({run.x + row * node.inputs, own.weights, node.inputs, node.inputs, int(count), int(outputs), sums, node.form->stored});
-        for (long i = 0; i < count; i++) {
-            float *sum = sums + i * MOST_DOTS;
-            for (long j = 0; j < outputs; j++) sum[j] = (own.scales ? sum[j] * own.scales[j] : sum[j]) + own.biases[j];
-            chosen->floats->activate_dots(node.form->activation, sum);
-            memcpy(run.y + (row + i) * node.outputs + column, sum, size_t(outputs) * sizeof(float));
-        }
+        for (long i = 0; i < count && own.scales; i++)
+            for (long j = 0; j < outputs; j++) sums[i * MOST_DOTS + j] *= own.scales[j];
+        float *y = run.y + row * node.outputs + column;
+        chosen->floats->finish({sums, own.biases, nullptr, y, nullptr, MOST_DOTS, node.outputs, outputs, int(count), node.form->activation});
     }
 }
 

@@ -1,8 +1,11 @@
 // The operators for the computations between the integer products: LayerNorm, RmsNorm and UnitNorm; FloatLinear, a head
-// of a few labels, or a product that stays float32, with its activation; TokenSum, which pools tokens; and LogSoftmax.
+// of a few labels, or a product that stays float32, with its activation or residual; TokenSum, which pools tokens; and
+// LogSoftmax. A linear computes nothing for padding, if it gets the last token of each text, and writes zeros.
 // Each row is computed by itself. One thread computes all rows if there is little to do.
 #include "floats.h"
 #include "context.h"
+#include "huge_pages.h"
+#include <sys/mman.h>
 
 namespace hfx {
 namespace {
@@ -13,10 +16,12 @@ struct Form : Described {
     Kind kind;
     size_t count;           // of inputs
     Activation activation;  // of a linear
+    bool residual;          // of a linear, its last input but for the last tokens of texts
 
     bool is_norm() const { return kind <= Kind::unit_norm; }
-    size_t inputs() const { return count; }
-    int type(size_t) const { return ort::FLOAT; }
+    size_t inputs() const { return count + (kind == Kind::linear); }
+    int type(size_t input) const { return is_optional(input) ? ort::INT32 : ort::FLOAT; }
+    bool is_optional(size_t input) const { return kind == Kind::linear && input == count; }
 };
 
 // Constants stay where ONNX Runtime has them, but for the panels of a linear.
@@ -58,13 +63,16 @@ constexpr long LEAST_PANELS = 2 * PANEL, MOST_PANELS = 1l << 24;
 bool make_panels(Node &node) {
     const long panels = (node.outputs + PANEL - 1) / PANEL;
     if (node.outputs < LEAST_PANELS || panels * PANEL * node.inputs > MOST_PANELS) return true;
+    const size_t bytes = size_t(panels * PANEL * node.inputs) * sizeof(float);
     void *memory;
-    if (posix_memalign(&memory, 64, size_t(panels * PANEL * node.inputs) * sizeof(float))) return false;
+    if (posix_memalign(&memory, bytes < HUGE_PAGE ? 64 : HUGE_PAGE, bytes)) return false;
+    if (bytes >= HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE);
     node.panels = static_cast<float *>(memory);
     for (long first = 0; first < panels * PANEL; first += MOST_DOTS)
         for (long k = 0; k < node.inputs; k++)
             for (long i = 0; i < MOST_DOTS; i++)
                 node.panels[first * node.inputs + k * MOST_DOTS + i] = first + i < node.outputs ? node.weight[(first + i) * node.inputs + k] : 0.0f;
+    leave_file(node.weight, size_t(node.outputs * node.inputs) * sizeof(float));
     return true;
 }
 
@@ -82,10 +90,12 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
 
 struct Run {
     const Node *node;
-    const float *x, *weights;
+    const float *x, *weights, *residual;
     float *y;
     long rows, width, tokens;  // tokens of each row to sum
     long rows_a_task, width_a_task, columns;  // outputs of a task, and the tasks of the same rows
+    const int32_t *places;  // the numbers of the rows that are no padding and, behind them, of the padding; or null
+    long padding;
 };
 
 constexpr long DOT_ROWS_A_TASK = 32, PANEL_ROWS_A_TASK = 96;
@@ -93,22 +103,21 @@ constexpr long DOT_ROWS_A_TASK = 32, PANEL_ROWS_A_TASK = 96;
 // Multiplies the rows from `first` to before `last` by the weights of the outputs from `column` to before `end`.
 void run_linear(const Run &run, long first, long last, long column, long end) {
     const Node &node = *run.node;
-    const bool dots = !node.panels;
-    const long most = dots ? MOST_DOT_ROWS : MOST_PANEL_ROWS, width = dots ? MOST_DOTS : PANEL;
-    float sums[MOST_PANEL_ROWS * PANEL] = {};
+    float sums[MOST_PANEL_ROWS * PANEL];
+    const float *weights = (node.panels ? node.panels : node.weight) + column * node.inputs, *residual = run.residual ? run.residual + column : nullptr;
+    // With places, the rows of dot products are not side by side.
+    const long most = node.panels ? MOST_PANEL_ROWS : run.places ? 1 : MOST_DOT_ROWS;
     for (long row = first; row < last; row += most) {
-        const float *x = run.x + row * node.inputs;
-        const int rows = int(last - row < most ? last - row : most);
-        if (dots) chosen->floats->dots({x, node.weight + column * node.inputs, node.inputs, node.inputs, rows, int(end - column), sums});
-        else chosen->floats->panels({x, node.panels + column * node.inputs, node.inputs, node.inputs, rows, sums});
-        for (int i = 0; i < rows; i++) {
-            float *sum = sums + i * width;
-            for (long j = 0; j < end - column; j++) sum[j] += node.bias[column + j];
-            if (node.form->activation != Activation::none)
-                for (long j = 0; j < end - column; j += MOST_DOTS) chosen->floats->activate_dots(node.form->activation, sum + j);
-            memcpy(run.y + (row + i) * node.outputs + column, sum, size_t(end - column) * sizeof(float));
-        }
+        const int rows = int(smaller(last - row, most));
+        const int32_t *places = run.places ? run.places + row : nullptr;
+        const long start = places ? 0 : row;
+        if (node.panels) chosen->floats->panels({run.x + start * node.inputs, weights, places, node.inputs, rows, sums});
+        else chosen->floats->dots({run.x + (places ? *places : row) * node.inputs, weights, node.inputs, node.inputs, rows, int(end - column), sums});
+        chosen->floats->finish({sums, node.bias + column, residual ? residual + start * node.outputs : nullptr, run.y + start * node.outputs + column, places,
+                                node.panels ? PANEL : MOST_DOTS, node.outputs, end - column, rows, node.form->activation});
     }
+    for (long i = 0; i < run.padding && !first; i++)
+        memset(run.y + run.places[run.rows + i] * node.outputs + column, 0, size_t(end - column) * sizeof(float));
 }
 
 void run_task(void *data, size_t task) {
@@ -130,13 +139,26 @@ void run_task(void *data, size_t task) {
     }
 }
 
+// Reads the last tokens of texts, if the node has them.
+Status *skip_padding(ort::KernelContext *context, Scratch &scratch, Run &run) {
+    Tokens tokens;
+    HFX_TRY(tokens.read(context, run.node->form->count, run.rows));
+    if (!tokens.padded()) return nullptr;
+    HFX_TRY(scratch.take(context, size_t(tokens.all) * sizeof(int32_t)));
+    int32_t *places = static_cast<int32_t *>(scratch.memory);
+    tokens.write(places);
+    run.places = places, run.rows = tokens.count, run.padding = tokens.all - tokens.count;
+    return nullptr;
+}
+
 Status *compute(void *data, ort::KernelContext *context) {
     const Node &node = *static_cast<Node *>(data);
     const Kind kind = node.form->kind;
     Tensor x, hidden;
     HFX_TRY(read_input(context, 0, x));
     if (!x.shape.rank) return invalid("hfx: the rows must have a dimension");
-    Run run = {&node, x.as<float>(), nullptr, nullptr, x.shape.rows(), x.shape.last(), 1, 1, 1, 1};
+    Run run = {&node, x.as<float>(), nullptr, nullptr, nullptr, x.shape.rows(), x.shape.last(), 1, 1, 1, 1, nullptr, 0};
+    Scratch scratch;
     int64_t last = run.width;
     if (kind == Kind::linear) last = node.outputs;
     if (kind == Kind::linear ? run.width != node.inputs : node.norm.weight && run.width != node.norm.width)
@@ -153,6 +175,11 @@ Status *compute(void *data, ort::KernelContext *context) {
     const long row = run.width * run.tokens;
     run.rows_a_task = row < ALONE / 8 ? (ALONE / 8 + row - 1) / (row + !row) : 1;
     if (kind == Kind::linear) {
+        Tensor residual = {};
+        if (node.form->residual) HFX_TRY(read_input(context, 3, residual));
+        if (residual.data && residual.shape.elements() != run.rows * node.outputs) return invalid("hfx: the residual doesn't fit the product");
+        run.residual = residual.as<float>();
+        HFX_TRY(skip_padding(context, scratch, run));
         run.rows_a_task = node.panels ? PANEL_ROWS_A_TASK : DOT_ROWS_A_TASK, run.width_a_task = node.panels ? PANEL : MOST_DOTS;
         run.columns = (node.outputs + run.width_a_task - 1) / run.width_a_task;
     }
@@ -165,20 +192,21 @@ void destroy(void *node) {
     free(node);
 }
 
-constexpr size_t OTHERS = 5;
+constexpr size_t OTHERS = 6;
 Form forms[OTHERS + ACTIVATION_COUNT] = {
-    {{{}, "LayerNorm"}, Kind::layer_norm, 3, Activation::none},
-    {{{}, "RmsNorm"}, Kind::rms_norm, 2, Activation::none},
-    {{{}, "UnitNorm"}, Kind::unit_norm, 1, Activation::none},
-    {{{}, "TokenSum"}, Kind::token_sum, 2, Activation::none},
-    {{{}, "LogSoftmax"}, Kind::log_softmax, 1, Activation::none},
+    {{{}, "LayerNorm"}, Kind::layer_norm, 3, Activation::none, false},
+    {{{}, "RmsNorm"}, Kind::rms_norm, 2, Activation::none, false},
+    {{{}, "UnitNorm"}, Kind::unit_norm, 1, Activation::none, false},
+    {{{}, "TokenSum"}, Kind::token_sum, 2, Activation::none, false},
+    {{{}, "LogSoftmax"}, Kind::log_softmax, 1, Activation::none, false},
+    {{{}, "FloatLinearAdd"}, Kind::linear, 4, Activation::none, true},
 };
 
 }  // namespace
 
 Status *add_float_operators(ort::Domain *domain) {
     for (size_t i = 0; i < ACTIVATION_COUNT; i++)
-        forms[OTHERS + i] = {titled("FloatLinear", ACTIVATIONS[i].suffix), Kind::linear, 3, ACTIVATIONS[i].activation};
+        forms[OTHERS + i] = {titled("FloatLinear", ACTIVATIONS[i].suffix), Kind::linear, 3, ACTIVATIONS[i].activation, false};
     return add_operators(domain, forms, sizeof forms / sizeof *forms, create, compute, destroy);
 }
 

@@ -32,12 +32,24 @@ struct Dots {
 constexpr int MOST_PANEL_ROWS = 6, PANEL = 64;
 
 // The products of `rows` rows of `x` with the weights of PANEL outputs, [PANEL / 16][depth][16], go to `out`,
-// [rows][PANEL]. Each sum is computed from the first input to the last.
+// [rows][PANEL]. Each sum is computed from the first input to the last. `places` has the number of each row in `x`, or
+// is null.
 struct Panels {
     const float *x, *weights;
-    long x_stride, depth;
+    const int32_t *places;
+    long depth;
     int rows;
     float *out;
+};
+
+// y = activation(sums + bias) + residual. `places` has the number of each row in y and in the residual, or is null.
+struct Finish {
+    const float *sums, *bias, *residual;  // [rows][sums_stride]; [columns]; as y, or null
+    float *y;                             // [rows][columns], in rows of `stride` numbers
+    const int32_t *places;
+    long sums_stride, stride, columns;
+    int rows;
+    Activation activation;
 };
 
 constexpr int MOST_LOW_RANK_ROWS = 12;
@@ -66,8 +78,7 @@ struct FloatKernels {
     void (*norm)(const Norm &, const float *x, float *y);
     void (*dots)(const Dots &);
     void (*panels)(const Panels &);
-    // Applies an activation to MOST_DOTS numbers.
-    void (*activate_dots)(Activation, float *);
+    void (*finish)(const Finish &);  // reads whole vectors of the sums
     // The sum of `count` rows [width], each times its weight.
     void (*weighted_sum)(const float *weights, const float *rows, long count, long width, float *y);
     void (*log_softmax)(const float *x, long width, float *y);

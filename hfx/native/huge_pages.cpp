@@ -8,7 +8,7 @@
 namespace hfx {
 namespace {
 
-constexpr size_t HUGE_PAGE = 2 << 20, ARENA = 256 << 20;
+constexpr size_t ARENA = 256 << 20;
 
 size_t page() { return size_t(getpagesize()); }  // aarch64: 4 KB or 64 KB
 size_t up_to_page(size_t bytes) { return (bytes + page() - 1) / page() * page(); }
@@ -57,12 +57,6 @@ bool is_of_file(uintptr_t begin, uintptr_t end) {
     return all;
 }
 
-// Takes the pages of a mapped file out of this process's memory; they are read again if they are needed.
-void drop(const int8_t *values, size_t bytes) {
-    const uintptr_t begin = up_to_page(uintptr_t(values)), end = (uintptr_t(values) + bytes) / page() * page();
-    if (begin < end && is_of_file(begin, end)) madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTNEED);
-}
-
 bool make_arena(size_t bytes) {
     const size_t size = (bytes > ARENA ? bytes : ARENA) + HUGE_PAGE;
     Arena *arena = make<Arena>();
@@ -87,12 +81,17 @@ Copy *make_copy(const int8_t *values, size_t bytes) {
     if (!copy) return nullptr;
     *copy = {all_copies, newest, reinterpret_cast<int8_t *>(newest->memory + newest->used), bytes, 0};
     memcpy(copy->values, values, bytes);
-    drop(values, bytes);
+    leave_file(values, bytes);
     newest->used += room, newest->copies++;
     return all_copies = copy;
 }
 
 }  // namespace
+
+void leave_file(const void *values, size_t bytes) {
+    const uintptr_t begin = up_to_page(uintptr_t(values)), end = (uintptr_t(values) + bytes) / page() * page();
+    if (begin < end && is_of_file(begin, end)) madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTNEED);
+}
 
 const int8_t *in_huge_pages(const int8_t *values, size_t bytes) {
     Held held(lock);

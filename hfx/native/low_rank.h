@@ -82,24 +82,15 @@ template <typename Weight, int Rows> void multiply_rows_up(const LowRank &l, con
     for (; column < l.width; column += WIDTH) multiply_up<Weight, Rows, 1>(l, factors, stride, row, column);
 }
 
-template <Activation A> void activate_rows(const LowRank &l, long row, long rows) {
-    for (long j = row; j < row + rows; j++)
-        for (long at = 0; at < l.width; at += WIDTH) {
-            float *y = l.y + j * l.stride + at;
-            store_part(y, activate<A>(load_part(y, l.width - at)), l.width - at);
-        }
-}
-
-void activate_some(const LowRank &l, long row, long rows) {
-    switch (l.activation) {
-    case Activation::none: return;
-    case Activation::relu: return activate_rows<Activation::relu>(l, row, rows);
-    case Activation::gelu: return activate_rows<Activation::gelu>(l, row, rows);
-    case Activation::gelu_tanh: return activate_rows<Activation::gelu_tanh>(l, row, rows);
-    case Activation::quick_gelu: return activate_rows<Activation::quick_gelu>(l, row, rows);
-    case Activation::silu: return activate_rows<Activation::silu>(l, row, rows);
-    case Activation::tanh: return activate_rows<Activation::tanh>(l, row, rows);
-    }
+void activate_rows(const LowRank &l, long row, long rows) {
+    if (l.activation == Activation::none) return;
+    with_activation(l.activation, [&](auto activation) {
+        for (long j = row; j < row + rows; j++)
+            for (long at = 0; at < l.width; at += WIDTH) {
+                float *y = l.y + j * l.stride + at;
+                store_part(y, activate<activation.value>(load_part(y, l.width - at)), l.width - at);
+            }
+    });
 }
 
 template <typename Weight> void multiply_low_rank(const LowRank &l) {
@@ -111,7 +102,7 @@ template <typename Weight> void multiply_low_rank(const LowRank &l) {
     for (long row = 0; row < l.rows; row += SUM_ROWS) {
         const long rows = l.rows - row < SUM_ROWS ? l.rows - row : SUM_ROWS;
         with_sizes<SUM_ROWS, 1>(rows, 1, [&](auto rows_, auto) { multiply_rows_up<Weight, rows_.value>(l, factors, stride, row); });
-        activate_some(l, row, rows);
+        activate_rows(l, row, rows);
     }
 }
 

@@ -86,53 +86,27 @@ template <typename Weight, int Rows> void multiply_dots(const Dots &d) {
 }
 
 template <typename Weight> void dots_with(const Dots &d) {
-    switch (d.rows) {
-    case 1: return multiply_dots<Weight, 1>(d);
-    case 2: return multiply_dots<Weight, 2>(d);
-    case 3: return multiply_dots<Weight, 3>(d);
-    case 4: return multiply_dots<Weight, 4>(d);
-    }
+    with_sizes<MOST_DOT_ROWS, 1>(d.rows, 1, [&](auto rows, auto) { multiply_dots<Weight, rows.value>(d); });
 }
 
 void dots(const Dots &d) { return d.stored == Stored::int8 ? dots_with<int8_t>(d) : dots_with<float>(d); }
 
-// Multiplies `Rows` rows from `row` on by SUM_VECTORS vectors of outputs from `vector` on.
-template <int Rows> void multiply_panel(const Panels &p, int row, int vector) {
-    Floats sums[Rows][SUM_VECTORS] = {};
-    const float *x = p.x + row * p.x_stride, *weights = p.weights + vector * p.depth * WIDTH;
-    for (long k = 0; k < p.depth; k++) {
-        Floats columns[SUM_VECTORS];
-#pragma GCC unroll 4
-        for (int i = 0; i < SUM_VECTORS; i++) columns[i] = load<Floats>(weights + (i * p.depth + k) * WIDTH);
-#pragma GCC unroll 6
-        for (int j = 0; j < Rows; j++) {
-            const Floats v = all(x[j * p.x_stride + k]);
-#pragma GCC unroll 4
-            for (int i = 0; i < SUM_VECTORS; i++) sums[j][i] = fused(v, columns[i], sums[j][i]);
-        }
-    }
-    for (int j = 0; j < Rows; j++)
-        for (int i = 0; i < SUM_VECTORS; i++) store(p.out + (row + j) * PANEL + (vector + i) * WIDTH, sums[j][i]);
-}
-
 void panels(const Panels &p) {
-    for (int vector = 0; vector < PANEL / WIDTH; vector += SUM_VECTORS)
-        for (int row = 0; row < p.rows; row += SUM_ROWS)
-            with_sizes<SUM_ROWS, 1>(p.rows - row, 1, [&](auto rows, auto) { multiply_panel<rows.value>(p, row, vector); });
+    multiply_all({p.x, p.weights, p.out, p.depth, WIDTH, PANEL, p.depth, p.places, p.depth * WIDTH}, p.rows, PANEL);
 }
 
-void activate_dots(Activation activation, float *x) {
-    static_assert(MOST_DOTS == WIDTH);
-    const Floats v = load<Floats>(x);
-    switch (activation) {
-    case Activation::none: return;
-    case Activation::relu: return store(x, activate<Activation::relu>(v));
-    case Activation::gelu: return store(x, activate<Activation::gelu>(v));
-    case Activation::gelu_tanh: return store(x, activate<Activation::gelu_tanh>(v));
-    case Activation::quick_gelu: return store(x, activate<Activation::quick_gelu>(v));
-    case Activation::silu: return store(x, activate<Activation::silu>(v));
-    case Activation::tanh: return store(x, activate<Activation::tanh>(v));
-    }
+void finish(const Finish &f) {
+    with_activation(f.activation, [&](auto activation) {
+        for (long row = 0; row < f.rows; row++) {
+            const long place = (f.places ? f.places[row] : row) * f.stride;
+            for (long at = 0; at < f.columns; at += WIDTH) {
+                const long left = f.columns - at;
+                Floats v = activate<activation.value>(load<Floats>(f.sums + row * f.sums_stride + at) + load_part(f.bias + at, left));
+                if (f.residual) v += load_part(f.residual + place + at, left);
+                store_part(f.y + place + at, v, left);
+            }
+        }
+    });
 }
 
 void weighted_sum(const float *weights, const float *rows, long count, long width, float *y) {
@@ -177,7 +151,7 @@ void log_softmax(const float *x, long width, float *y) {
     each_vector(x, width, [&](Floats v, long at, int) { store_part(y + at, v - peak - shift, width - at); });
 }
 
-constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, panels, activate_dots, weighted_sum, log_softmax, best_allowed, forbid, low_rank};
+constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, panels, finish, weighted_sum, log_softmax, best_allowed, forbid, low_rank};
 
 }  // namespace
 }  // namespace hfx

@@ -177,32 +177,6 @@ void destroy(void *data) {
 // Rows of a task. They are multiplied by one panel after the other, so they must fit into the second-level cache.
 constexpr long ROWS_A_TASK = 256;
 
-// Which of `all` rows are tokens, and which are padding behind the last token of a text.
-struct Tokens {
-    Tensor last;  // [texts]; if it has no data, all rows are tokens
-    long all, count;
-
-    Status *read(ort::KernelContext *context, size_t input, long rows) {
-        all = count = rows;
-        HFX_TRY(read_optional_input(context, input, last));
-        if (!last.data) return nullptr;
-        const long texts = last.shape.elements(), width = texts ? rows / texts : 0;
-        if (texts * width != rows) return invalid("hfx: there must be a last token for each text");
-        HFX_TRY(check_range(last, 0, width, "hfx: a last token is beyond its text"));
-        count = texts;
-        for (long text = 0; text < texts; text++) count += last.as<int32_t>()[text];
-        return nullptr;
-    }
-    bool padded() const { return count < all; }
-    // Writes the row numbers of the tokens and, behind them, those of the padding to `places`, [all].
-    void write(int32_t *places) const {
-        const long texts = last.shape.elements(), width = all / texts;
-        int32_t *padding = places + count;
-        for (long text = 0; text < texts; text++)
-            for (long at = 0; at < width; at++) *(at <= last.as<int32_t>()[text] ? places : padding)++ = int32_t(text * width + at);
-    }
-};
-
 // A node's input x as bytes, and the product to compute, without its outputs.
 struct Prepared {
     Tensor x;

@@ -101,15 +101,7 @@ void finish(const Product &p, long panel, long row, int rows, const Sum *sums, c
 }
 
 template <typename Sum> void finish(const Product &p, long panel, long row, int rows, const Sum *sums, const Sum *gated_sums) {
-    switch (p.activation) {
-    case Activation::none: return finish<Activation::none>(p, panel, row, rows, sums, gated_sums);
-    case Activation::relu: return finish<Activation::relu>(p, panel, row, rows, sums, gated_sums);
-    case Activation::gelu: return finish<Activation::gelu>(p, panel, row, rows, sums, gated_sums);
-    case Activation::gelu_tanh: return finish<Activation::gelu_tanh>(p, panel, row, rows, sums, gated_sums);
-    case Activation::quick_gelu: return finish<Activation::quick_gelu>(p, panel, row, rows, sums, gated_sums);
-    case Activation::silu: return finish<Activation::silu>(p, panel, row, rows, sums, gated_sums);
-    case Activation::tanh: return finish<Activation::tanh>(p, panel, row, rows, sums, gated_sums);
-    }
+    with_activation(p.activation, [&](auto activation) { finish<activation.value>(p, panel, row, rows, sums, gated_sums); });
 }
 
 constexpr long AHEAD = 4096;  // bytes

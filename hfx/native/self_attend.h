@@ -6,11 +6,14 @@
 namespace hfx {
 namespace {
 
-// A product of matrices: out [rows][columns] = left [rows][depth] @ right [depth][columns].
+// A product of matrices: out [rows][columns] = left [rows][depth] @ right [depth][columns]. `places` has the number of
+// each row in `left`, or is null. 16 columns of `right` are `vector_stride` numbers behind the 16 columns before them.
 struct FloatProduct {
     const float *left, *right;
     float *out;
     long left_stride, right_stride, out_stride, depth;
+    const int32_t *places = nullptr;
+    long vector_stride = WIDTH;
 };
 
 template <int Rows, int Vectors> __attribute__((noinline)) void multiply(const FloatProduct &p) {
@@ -19,14 +22,16 @@ template <int Rows, int Vectors> __attribute__((noinline)) void multiply(const F
     for (int i = 0; i < Rows; i++)
 #pragma GCC unroll 8
         for (int v = 0; v < Vectors; v++) sums[i][v] = Floats{};
-    const float *right = p.right, *left = p.left;
-    for (long k = 0; k < p.depth; k++, right += p.right_stride, left++) {
+    const float *right = p.right, *left[Rows];
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; i++) left[i] = p.left + (p.places ? p.places[i] : i) * p.left_stride;
+    for (long k = 0; k < p.depth; k++, right += p.right_stride) {
         Floats columns[Vectors];
 #pragma GCC unroll 8
-        for (int v = 0; v < Vectors; v++) columns[v] = load<Floats>(right + v * WIDTH);
+        for (int v = 0; v < Vectors; v++) columns[v] = load<Floats>(right + v * p.vector_stride);
 #pragma GCC unroll 8
         for (int i = 0; i < Rows; i++) {
-            Floats number = all(left[i * p.left_stride]);
+            Floats number = all(left[i][k]);
 #pragma GCC unroll 8
             for (int v = 0; v < Vectors; v++) sums[i][v] = fused(number, columns[v], sums[i][v]);
         }
@@ -42,7 +47,9 @@ void multiply_all(const FloatProduct &whole, long rows, long columns) {
     for (long row = 0; row < rows; row += SUM_ROWS)
         for (long column = 0; column < columns; column += SUM_VECTORS * WIDTH) {
             FloatProduct p = whole;
-            p.left += row * p.left_stride, p.right += column, p.out += row * p.out_stride + column;
+            if (p.places) p.places += row;
+            else p.left += row * p.left_stride;
+            p.right += column / WIDTH * p.vector_stride, p.out += row * p.out_stride + column;
             const long vectors = (columns - column) / WIDTH;
             with_sizes(rows - row, vectors, [&](auto rows_, auto vectors_) { multiply<rows_.value, vectors_.value>(p); });
         }

@@ -108,5 +108,21 @@ template <Activation A> inline Floats activate(Floats x) {
     return x;
 }
 
+// Calls `work` with the activation as a constant.
+template <Activation A> struct Active {
+    static constexpr Activation value = A;
+};
+template <typename Work> inline void with_activation(Activation activation, Work work) {
+    switch (activation) {
+    case Activation::none: return work(Active<Activation::none>());
+    case Activation::relu: return work(Active<Activation::relu>());
+    case Activation::gelu: return work(Active<Activation::gelu>());
+    case Activation::gelu_tanh: return work(Active<Activation::gelu_tanh>());
+    case Activation::quick_gelu: return work(Active<Activation::quick_gelu>());
+    case Activation::silu: return work(Active<Activation::silu>());
+    case Activation::tanh: return work(Active<Activation::tanh>());
+    }
+}
+
 }  // namespace
 }  // namespace hfx

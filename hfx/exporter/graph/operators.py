@@ -191,7 +191,7 @@ FLOATS = {
     divisor = Max (length, least)
     y = Div (x, divisor)
 }""",
-    "FloatLinear": """(x, weight, bias) => (y) {
+    "FloatLinear": """(x, weight, bias, last) => (y) {
     matrix = Transpose <perm = [1, 0]> (weight)
     product = MatMul (x, matrix)
     y = Add (product, bias)
@@ -210,8 +210,9 @@ FLOATS |= {
     f"FloatLinear{suffix}": FLOATS["FloatLinear"].replace(
         "y = Add (product, bias)", f"sum = Add (product, bias)\n    y = {formula.replace('(x)', '(sum)')}"
     )
-    for suffix, formula in ACTIVATIONS.items()
+    for suffix, formula in (ACTIVATIONS | {"Add": "Add (sum, residual)"}).items()
 }
+FLOATS["FloatLinearAdd"] = FLOATS["FloatLinearAdd"].replace("bias,", "bias, residual,", 1)
 ADAPTERS = adapter_definitions(ACTIVATIONS)
 NATIVE_ONLY = ("Int8LowRank", "Int8AdapterLinear")  # no operator of ONNX reads the bytes of floats as int8
 

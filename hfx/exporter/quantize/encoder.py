@@ -37,8 +37,9 @@ from hfx.exporter.quantize.generator import int8_rows
 from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
-INT8, LINEAR, ATTENTION = "Int8", "Int8Linear", "SelfAttention"
+INT8, LINEAR, FLOAT_LINEAR, ATTENTION = "Int8", "Int8Linear", "FloatLinear", "SelfAttention"
 LOW_RANK = "LowRank"
+READ_LAST = (LINEAR, FLOAT_LINEAR, LOW_RANK, INT8 + LOW_RANK)  # the starts of names
 GATED = (".gate", ".value")  # the ends of the names of a gated linear's factors
 # Nodes, other than attention operators, that make a token of its neighbours: they need the padding as it was traced.
 OF_NEIGHBOURS = {"Softmax", "Conv", "Einsum", "DFT", "LSTM", "GRU"}
@@ -123,7 +124,7 @@ def row_wise(
     nodes = [node for at, nodes in enumerate(old) for node in made.get(at, nodes)]
     model.graph.initializer.extend(rows.new.constants.values())
     replace_nodes(model.graph, nodes)
-    skips_padding = _skip_padding(model.graph, view)
+    skips_padding = _skip_padding(model.graph, view, {each.out for each in small})
     compute_first(model.graph)
     operators.define(model)
     return Quantized(model, len(rows.quantized), skips_padding)
@@ -171,10 +172,7 @@ class RowWise:
         first = parts[0]
         if first.factor:
             return self.gated(parts, out)
-        if first.residual:
-            total = self.float_linear(parts, out + ".sum")
-            return [total, helper.make_node("Add", [*total.output, first.residual], [out], name=out)]
-        return [self.float_linear(parts, out)]
+        return [self.float_linear(parts, out, first.residual)]
 
     def plain(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
         """Return the node of one linear, or of several that read one tensor, without activation and residual."""
@@ -205,8 +203,8 @@ class RowWise:
         weight = self._weight(parts, by_part=bool(gated))
         return self.node(LINEAR + gated + suffix, [first.x, *weight, bias, *residual], out, **sizes)
 
-    def float_linear(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
-        """Return the float32 node of one linear, without its residual, or of several, whose outputs stand side by side.
+    def float_linear(self, parts: Sequence[FoundLinear], out: str, residual: str = "") -> onnx.NodeProto:
+        """Return the float32 node of one linear, with its `residual`, or of several, whose outputs stand side by side.
 
         A linear of few outputs is too small to be worth quantizing.
         """
@@ -216,9 +214,9 @@ class RowWise:
             np.zeros(len(m), np.float32) if p.bias is None else p.bias for m, p in zip(matrices, parts, strict=True)
         ]
         constants = {".weight": np.concatenate(matrices), ".bias": np.concatenate(biases)}
-        suffix = operators.SUFFIXES[first.activation] if first.activation else ""
+        suffix = "Add" if residual else operators.SUFFIXES[first.activation] if first.activation else ""
         inputs = [first.x, *(self.new.const(out + end, value) for end, value in constants.items())]
-        return self.node("FloatLinear" + suffix, inputs, out)
+        return self.node(FLOAT_LINEAR + suffix, [*inputs, *filter(None, [residual])], out)
 
     def norm(self, node: onnx.NodeProto, view: GraphView) -> onnx.NodeProto | None:
         """Return the operator that replaces a LayerNormalization of the last axis; None for other nodes."""
@@ -263,16 +261,17 @@ class RowWise:
         return values, scale
 
 
-def _skip_padding(graph: onnx.GraphProto, view: GraphView) -> bool:
+def _skip_padding(graph: onnx.GraphProto, view: GraphView, heads: Collection[str]) -> bool:
     """Pass the last token of each text to the operators of all tokens, and return whether that was possible.
 
-    It is not if another kind of node makes a token of several tokens.
+    The outputs `heads` are so small that they are computed for padding, too. It is not possible if another kind of node
+    makes a token of several tokens.
     """
     made = {name: at for at, node in enumerate(graph.node) for name in node.output}
     mask, attentions = PADDED + ATTENTION_MASK, [node for node in graph.node if node.op_type.startswith(ATTENTION)]
     if not attentions or not {mask, REAL} <= made.keys() or OF_NEIGHBOURS & {node.op_type for node in graph.node}:
         return False
-    linears = [node for node in graph.node if node.op_type.startswith((LINEAR, LOW_RANK, INT8 + LOW_RANK))]
+    linears = [node for node in graph.node if node.op_type.startswith(READ_LAST) and node.output[0] not in heads]
     rows, width, _ = view.shapes[attentions[0].output[0]]
     of_tokens = [node for node in linears if view.shapes.get(node.input[0], ())[:-1] == (rows, width)]
     new = NodeList("hfx.padding.")

@@ -15,8 +15,9 @@ from hfx import names
 from hfx.exporter.encoder.checkpoint.architectures import DECODERS, ENCODERS
 from hfx.exporter.encoder.checkpoint.pooling import Pooling, make_pooler
 from hfx.exporter.encoder.graph.build import build_graph
+from hfx.exporter.encoder.graph.linears import float_weights
 from hfx.exporter.encoder.kinds import usual_kind
-from hfx.exporter.quantize.encoder import Quantized, row_wise
+from hfx.exporter.quantize.encoder import Quantized, row_source, row_wise
 from hfx.exporter.variants.int8 import copy_operators
 from hfx.native import library
 from hfx.python_backends.onnxruntime.ragged import Layout, Request
@@ -194,11 +195,15 @@ def test_a_text_has_the_same_bits_beside_texts_of_other_widths(model_type: str) 
 
 @pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
 @pytest.mark.parametrize("name", ["token-classification", "question-answering", "zero-shot-classification"])
-def test_requests_of_other_widths_leave_every_output_of_a_request_as_it_is(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
+def test_requests_of_other_widths_leave_every_output_of_a_request_as_it_is(
+    name: str, precision: str, tmp_path: Path
+) -> None:
     """The rows include rows of several sequences, some of which are empty."""
     task = usual_kind(name)
     model = tiny_encoders.build("bert", task.auto_class, num_attention_heads=2)
-    quantized = row_wise(build_graph(model, task, 1, None), LEVELS)
+    graph = build_graph(model, task, 1, None)
+    quantized = row_wise(graph, LEVELS, float_weights(row_source(graph).graph) if precision == "fp32" else ())
     onnx.save(quantized.model, tmp_path / "model.onnx")
     inputs = [value.name for value in quantized.model.graph.input if value.name != names.ITEM_SHAPE]
     dims = [-1] * task.item_rank

@@ -89,7 +89,8 @@ def test_exactly_the_product_with_outliers_stays_in_float32(
     if runtime == "openvino":
         assert sum(node.op_type == "DequantizeLinear" for node in graph.graph.node) == 12
     else:
-        assert kinds(graph)["FloatLinear"] == 2  # and the classifier
+        products = [op for op in kinds(graph).elements() if op.startswith("FloatLinear")]
+        assert len(products) == 2  # and the classifier
     line = "int8 for 8 of 9 products, 1 kept in fp32 (layer 1 attention.out_lin), "
     assert any(line in each for each in summary(manifest, tmp_path))
     assert any(f"alone: {bad} " in each for each in details(manifest))

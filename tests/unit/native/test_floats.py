@@ -47,10 +47,12 @@ class Case:
 
     def model(self, portable: bool = False) -> onnx.ModelProto:
         """Return the model; with `portable`, it has its definition."""
-        names = [*self.fed, *self.constants]
+        first, *others = self.fed
+        names = [first, *self.constants, *others]
         attributes = {"epsilon": EPSILON} if self.operator.endswith("Norm") else {}
         node = helper.make_node(self.operator, names, ["y"], domain="hfx", **attributes)
-        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self.fed]
+        types = {"last": TensorProto.INT32}
+        inputs = [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None) for name in self.fed]
         outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
         weights = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("hfx", 1), helper.make_opsetid("com.microsoft", 1)]
@@ -108,6 +110,12 @@ def activated(suffix: str) -> Callable[[np.ndarray], Case]:
     return make
 
 
+def with_residual(x: np.ndarray, outputs: int = 200) -> Case:
+    linear, residual = float_linear(x, outputs), random_rows(len(x), outputs, seed=6)
+    fed = {"x": x, "residual": residual}
+    return replace(linear, operator="FloatLinearAdd", fed=fed, expected=lambda x, added: linear.expected(x) + added)
+
+
 def token_sum(x: np.ndarray) -> Case:
     """Return the case of texts of one token and of all tokens."""
     hidden = np.stack([x, x[::-1]])
@@ -128,8 +136,10 @@ CASES: dict[str, Callable[[np.ndarray], Case]] = {
     "LogSoftmax": softmax,
     "FloatLinearGelu": activated("Gelu"),
     "FloatLinear of many outputs": lambda x: float_linear(x, 200),
+    "FloatLinearAdd": lambda x: with_residual(x, 9),
+    "FloatLinearAdd of many outputs": with_residual,
 }
-BY_ROW = [name for name in CASES if name != "TokenSum"]
+BY_ROW = [name for name, make in CASES.items() if [*make(np.ones((1, 1), np.float32)).fed] == ["x"]]
 every = pytest.mark.parametrize("name", CASES)
 
 
@@ -184,6 +194,32 @@ def test_a_row_has_the_same_bits_in_any_batch_with_any_threads(library: Path, na
         part = x[start : start + count]
         assert_same_bits(session.run(None, {"x": part})[0], expected[start : start + count])
     assert_same_bits(session.run(None, {"x": x.reshape(10, 13, 700)})[0], expected.reshape(10, 13, -1))
+
+
+@pytest.mark.parametrize("outputs", [9, 200])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_padding_is_zeros_and_tokens_are_what_they_are_without_it(library: Path, outputs: int, threads: int) -> None:
+    lengths = np.array([1, 300, 7, 299], np.int32)
+    case = with_residual(random_rows(4 * 300, 50), outputs)
+    shaped = {name: array.reshape(4, 300, -1) for name, array in case.fed.items()}
+    found = replace(case, fed=shaped | {"last": lengths - 1}).run(library, threads)
+    real = np.arange(300) < lengths[:, None]
+    assert_same_bits(found[real], case.run(library).reshape(found.shape)[real])
+    assert not found[~real].any()
+
+
+@pytest.mark.parametrize(("last", "message"), [([0, 5], "beyond"), ([-1, 0], "beyond"), ([0, 0, 0], "for each text")])
+def test_last_tokens_that_do_not_fit_are_refused(any_library: Path, last: list[int], message: str) -> None:
+    case = float_linear(random_rows(2 * 5, 8))
+    fed = {"x": case.fed["x"].reshape(2, 5, 8), "last": np.array(last, np.int32)}
+    with pytest.raises((errors.InvalidArgument, errors.RuntimeException), match=f"hfx: .*{message}"):
+        replace(case, fed=fed).run(any_library)
+
+
+def test_a_residual_that_does_not_fit_is_refused(any_library: Path) -> None:
+    case = with_residual(random_rows(2, 8))
+    with pytest.raises((errors.InvalidArgument, errors.RuntimeException), match="hfx: the residual"):
+        case.session(any_library).run(None, case.fed | {"residual": case.fed["residual"][:1]})
 
 
 def test_a_sum_of_tokens_is_the_same_beside_padding_and_other_texts(library: Path) -> None:
