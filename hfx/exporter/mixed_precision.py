@@ -49,17 +49,17 @@ class Search:
         """Whether a mixed file passed, and is worth its loss."""
         return (self.speedup or 0.0) >= LEAST_SPEEDUP
 
-    def exact(self, cpu_runtime: str) -> Search:
+    def exact(self, cpu_runtime: str = "") -> Search:
         """Return the record of the fp32 file that is published in place of a mixed one, with the reason.
 
-        Raises VerificationFailed if --cpu-runtime names the native operators, which fp32 does not have.
+        Raises VerificationFailed if `cpu_runtime` of a generator names the native operators, which are not for fp32.
         """
         record = replace(self, precision=EXACT, why_fp32=self._why_fp32())
         if cpu_runtime == "native":
             raise VerificationFailed(
                 f"{record.reason} And {record.why_fp32}.",
-                "Nothing was published. Leave --cpu-runtime out, as fp32 has no native operators, or accept more by "
-                "--max-drop.",
+                "Nothing was published. Leave --cpu-runtime out, as native operators are not for fp32, or accept more "
+                "by --max-drop.",
             )
         return record
 

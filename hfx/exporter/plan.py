@@ -159,7 +159,7 @@ def common_fields(checkpoint: Checkpoint, options: ExportOptions, precisions: Pr
                 f"There is no file {path} of labelled rows.", "Give a CSV, TSV, JSON-lines or Parquet file."
             )
     built = precisions.of(options)
-    _check_cpu_runtime(options.cpu_runtime, built.get("cpu"))
+    _check_cpu_runtime(options.cpu_runtime, built.get("cpu"), precisions)
     if options.strict and built.get("cpu") not in FINER:
         files = " and ".join(precisions.quantized)
         raise UsageError(f"--strict is for files in {files}.", "Leave it out, or add --quantize.")
@@ -187,14 +187,14 @@ def refuse_options(options: ExportOptions, others: Mapping[str, str], task: str)
             raise UsageError(f"The export of a {task} model does not take {option}.", f"Leave {option} out.")
 
 
-def _check_cpu_runtime(runtime: CpuRuntime, precision: Precision | None) -> None:
+def _check_cpu_runtime(runtime: CpuRuntime, precision: Precision | None, precisions: Precisions) -> None:
     """Raise UsageError if `runtime` can't serve the CPU file in `precision` (None: there is no file)."""
     if runtime != "auto" and precision is None:
         raise UsageError(
             f"--cpu-runtime {runtime} is for CPUs, and nothing is built for one.", "Leave it out, or use --device both."
         )
-    if runtime == "native" and precision not in FINER:
+    if runtime == "native" and precisions is GENERATORS and precision not in FINER:
         raise UsageError(
-            f"--cpu-runtime native is for int8 and int4, not {precision}.",
+            f"--cpu-runtime native of generators is for int8 and int4, not {precision}.",
             "Add --quantize, or leave --cpu-runtime out.",
         )

@@ -31,7 +31,6 @@ from hfx.exporter.mixed_precision import EXACT, SEARCH, Search, fewest_kept
 from hfx.exporter.quantize.encoder import row_source
 from hfx.exporter.quantize.products import find_products
 from hfx.exporter.quantize.sensitivity import rank
-from hfx.exporter.runtime import ENCODER_RUNTIMES
 from hfx.exporter.variants import offered
 from hfx.exporter.variants.variant import Variant
 from hfx.local import Device, Tensors
@@ -75,7 +74,7 @@ def _search(
         ranking=ranking,
     )
     if mixed is None or not record.pays:
-        record, mixed = record.exact(plan.cpu_runtime), None
+        record, mixed = record.exact(), None
     result = search.published(mixed or exact)
     if mixed is None:
         result = _gated(plan, result, device)
@@ -127,10 +126,8 @@ class _Attempts:
             return None
 
     def exact(self) -> EncoderArtefacts:
-        """Return the artefacts of the fp32 net; native operators, if the user names them, are for int8."""
-        named = [each for each in ENCODER_RUNTIMES if each == self.plan.cpu_runtime]
-        ways = offered(self.device, EXACT)
-        return self._written(tuple(way for way in ways if way.runtime in named) or ways)
+        """Return the artefacts of the fp32 net, by the runtime that the user names."""
+        return self._written(offered(self.device, EXACT, self.plan.cpu_runtime))
 
     def speedup(self, mixed: EncoderArtefacts, exact: EncoderArtefacts) -> float:
         """Return how many times as fast as in fp32 the mixed net computes, measured in turn."""

@@ -1,4 +1,4 @@
-"""The int8 file on CPUs, run by ONNX Runtime with hfx's native operators, or by their definitions as ONNX functions."""
+"""Files of native operators on CPUs, in int8 and fp32; in int8 also run by their definitions as ONNX functions."""
 
 from __future__ import annotations
 
@@ -63,3 +63,24 @@ class Native(Functions):
         path, quantized = source.row_wise
         operators = copy_operators(source.folder, quantized.skips_padding)
         return Net(self, path, operators, {"int8_weights": quantized.weights})
+
+
+@dataclass(frozen=True)
+class NativeFloats(Native):
+    """The float32 file with the native operators of hfx, which give the same bits on every processor."""
+
+    name: ClassVar[str] = "native-fp32"
+    precision: ClassVar[Precision] = "fp32"
+    file: ClassVar[str] = "model.onnx"
+    accuracy: ClassVar[str] = "fp32"
+
+    def write(self, source: Source) -> Net:
+        """Write the graph of operators without quantized weights, and copy their library."""
+        from hfx.exporter.encoder.graph.build import save
+        from hfx.exporter.encoder.graph.linears import float_weights
+        from hfx.exporter.quantize.encoder import row_source, row_wise
+
+        path = source.folder / "native.onnx"
+        made = row_wise(source.graph, kept=float_weights(row_source(source.graph).graph))
+        save(made.model, path)
+        return Net(self, path, copy_operators(source.folder, made.skips_padding), {"cpu_math": self.math})

@@ -1,4 +1,4 @@
-"""Encoders of every kind in int8, for OpenVINO and in float16: near sentence-transformers, and the same in any batch.
+"""Encoders of every kind in int8, in fp32 and in float16: near sentence-transformers, and the same in any batch.
 
 How each kind answers in float32 is in a file of its own.
 """
@@ -44,7 +44,6 @@ from tests.unit.exporter import (
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_ordinary_texts")]
 
 PAIRS = test_cross_encoders.PAIRS
-BOTH: Mapping[str, Any] = {"precision": None, "device": "both", "cpu_runtime": "openvino"}
 QUERY = {"prompt_name": "query"}
 Rows = list[Any]
 
@@ -173,12 +172,13 @@ def test_int8_is_near_the_library_and_the_same_in_any_batch(name: str, runtime: 
         assert np.array_equal(answers(model, **QUERY), sparse_vectors(reference.encode_query))
 
 
+@pytest.mark.parametrize("runtime", ["native", "openvino"])
 @pytest.mark.parametrize("name", few(FLOATS, "weighted-long", "sparse-sum", "tokens"))
-def test_openvino_and_float16_have_the_rows_of_the_library(name: str, tmp_path: Path) -> None:
+def test_fp32_and_float16_have_the_rows_of_the_library(name: str, runtime: str, tmp_path: Path) -> None:
     kind, write = MODELS[name]
     reference = write(tmp_path)
     expected = kind.expected(reference)
-    published(tmp_path, **BOTH)
+    published(tmp_path, precision=None, device="both", cpu_runtime=runtime)
     limits: dict[Device, float] = {"cpu": 1 - 1e-5, "gpu": kind.float16}
     for device, limit in limits.items():
         model = LocalModel.open(tmp_path / "repository", "model", device, "CPU")
