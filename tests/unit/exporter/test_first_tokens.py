@@ -13,8 +13,9 @@ from onnx import numpy_helper
 from hfx import names
 from hfx.exporter.encoder.checkpoint.pooling import Pooling, make_pooler
 from hfx.exporter.encoder.graph.build import build_graph
+from hfx.exporter.encoder.graph.linears import float_weights
 from hfx.exporter.encoder.kinds import usual_kind
-from hfx.exporter.quantize.encoder import row_wise
+from hfx.exporter.quantize.encoder import row_source, row_wise
 from tests.rigs.checkpoints import tiny_encoders
 from tests.rigs.files import onnx_toys
 from tests.rigs.machine.processors import LEVELS
@@ -23,6 +24,7 @@ from tests.unit.exporter.test_encoder_linears import LIBRARIES, kinds
 
 EMBEDDINGS = usual_kind("feature-extraction")
 WIDE: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 2}  # a panel of the operators
+WIDER: dict[str, Any] = {"hidden_size": 128, "num_attention_heads": 4}  # one of float products
 
 
 def graph_of(model_type: str, pooling: Any = "", **changes: Any) -> onnx.ModelProto:
@@ -50,21 +52,24 @@ def with_all_tokens(graph: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize(("model_type", "pooling", "changes"), [
-    ("bert", "", {}),
-    ("bert", "", WIDE),
-    ("roberta", "", WIDE),
-    ("bert", "cls", WIDE),
-    ("mpnet", "cls", WIDE),
-    ("modernbert", "cls", WIDE),
-    ("deberta-v2", "cls", {**WIDE, "conv_kernel_size": 0}),
-    ("albert", "cls", WIDE),
+@pytest.mark.parametrize(("model_type", "pooling", "changes", "precision"), [
+    ("bert", "", {}, "int8"),
+    ("bert", "", WIDE, "int8"),
+    ("bert", "", WIDER, "fp32"),
+    ("roberta", "", WIDE, "int8"),
+    ("bert", "cls", WIDE, "int8"),
+    ("mpnet", "cls", WIDE, "int8"),
+    ("modernbert", "cls", WIDE, "int8"),
+    ("modernbert", "cls", WIDER, "fp32"),
+    ("deberta-v2", "cls", {**WIDE, "conv_kernel_size": 0}, "int8"),
+    ("albert", "cls", WIDE, "int8"),
 ])  # fmt: skip
 def test_answers_have_the_bits_of_the_graph_that_computes_all_tokens(
-    library: Path | None, model_type: str, pooling: str, changes: dict[str, int]
+    library: Path | None, model_type: str, pooling: str, changes: dict[str, int], precision: str
 ) -> None:
     graph = graph_of(model_type, pooling, **changes)
-    found, whole = row_wise(graph, LEVELS).model, row_wise(with_all_tokens(graph), LEVELS).model
+    kept = float_weights(row_source(graph).graph) if precision == "fp32" else ()
+    found, whole = (row_wise(each, LEVELS, kept).model for each in (graph, with_all_tokens(graph)))
     assert any(name.endswith(".first") for node in found.graph.node for name in node.output)
     assert not any(name.endswith(".first") for node in whole.graph.node for name in node.output)
     random, inputs = np.random.default_rng(0), {value.name for value in graph.graph.input}

@@ -16,12 +16,9 @@ from onnx import helper, numpy_helper
 from hfx.exporter.encoder.graph.linears import read_names, replace_nodes
 from hfx.exporter.graph.panels import COLUMNS
 
-# Operators that make a token of the same token, and their inputs that are tokens. The forms of LINEAR have the input
-# `last` behind the others: first tokens have no padding.
-LINEAR, WITH_RESIDUAL, ATTENTION = "Int8Linear", "Int8LinearAdd", "SelfAttention"
-OF_TOKENS = {"LayerNorm": (0,), "FloatLinear": (0,), WITH_RESIDUAL: (0, 4)}
-LINEAR_INPUTS = 4  # without a residual and the last tokens
-SUM = ".sum"  # ends the name of a FloatLinear's result to which a residual is added
+# Linears, and their inputs without a residual and the last tokens; first tokens have no padding.
+LINEARS = {"Int8Linear": 4, "FloatLinear": 3}
+WITH_RESIDUAL, ATTENTION = "Add", "SelfAttention"
 
 
 def compute_first(graph: onnx.GraphProto) -> None:
@@ -68,8 +65,8 @@ class _Move:
                 for place in _tokens(node):
                     if node.input[place] not in self.moved:
                         node.input[place] = self._first(node.input[place])
-                if node.op_type.startswith(LINEAR):
-                    del node.input[LINEAR_INPUTS + (node.op_type == WITH_RESIDUAL) :]
+                if count := _linear_inputs(node):
+                    del node.input[count:]
                 if node.output[0] == self.gather.input[0]:
                     node.output[0] = node.name = self.gather.output[0]
             self.nodes.append(node)
@@ -92,27 +89,28 @@ class _Move:
     def _joined(self, attention: onnx.NodeProto) -> onnx.NodeProto | None:
         """Return the linear that only `attention` reads, if queries can be separated from its keys and values."""
         made = self.makers.get(attention.input[0]) if attention.op_type == ATTENTION else None
-        if made is None or made.op_type != LINEAR or _attributes(made)["out_features"] % (3 * COLUMNS):
+        if made is None or made.op_type not in LINEARS or _attributes(made).get("out_features", 0) % (3 * COLUMNS):
             return None
-        names = [*made.input[1:LINEAR_INPUTS], made.output[0]]
+        names = [*made.input[1 : LINEARS[made.op_type]], made.output[0]]
         return made if all(len(self.readers[name]) == 1 for name in names) else None
 
     def _attention(self, joined: onnx.NodeProto, attention: onnx.NodeProto) -> str:
         """Add an attention of the first tokens alone, and its linears: of queries, and of keys and values."""
-        arrays = {each.name: each for each in self.graph.initializer if each.name in joined.input[1:LINEAR_INPUTS]}
-        x, last = joined.input[0], joined.input[LINEAR_INPUTS:]
+        count = _linear_inputs(joined)
+        arrays = {each.name: each for each in self.graph.initializer if each.name in joined.input[1:count]}
+        x, last = joined.input[0], joined.input[count:]
         outs = list[str]()
         for end, read, more in ((".queries", self._first(x), []), (".keys_and_values", x, last)):
             constants = list[str]()
-            for name in joined.input[1:LINEAR_INPUTS]:
+            for name in joined.input[1:count]:
                 whole = numpy_helper.to_array(arrays[name])
                 part = whole[: len(whole) // 3] if read != x else whole[len(whole) // 3 :]
                 constants.append(name + end)
                 self.graph.initializer.append(numpy_helper.from_array(part, constants[-1]))
-            attributes = _attributes(joined) | {"out_features": len(part)}  # biases are the last
-            outs.append(
-                self._add(LINEAR, [read, *constants, *more], joined.output[0] + end, joined.domain, **attributes)
-            )
+            attributes = _attributes(joined)
+            attributes |= {"out_features": len(part)} if attributes else {}  # biases are the last
+            inputs, out = [read, *constants, *more], joined.output[0] + end
+            outs.append(self._add(joined.op_type, inputs, out, joined.domain, **attributes))
         read_names, out = [*outs, *attention.input[1:]], f"{attention.output[0]}.first"
         return self._add(f"{ATTENTION}First", read_names, out, attention.domain, **_attributes(attention))
 
@@ -125,8 +123,14 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
 
+def _linear_inputs(node: onnx.NodeProto) -> int:
+    """Return the number of inputs of a linear, with its residual and without the last tokens; 0 for other nodes."""
+    count = next((count for name, count in LINEARS.items() if node.op_type.startswith(name)), 0)
+    return count + 1 if count and node.op_type.endswith(WITH_RESIDUAL) else count
+
+
 def _tokens(node: onnx.NodeProto) -> tuple[int, ...]:
     """Return the places of the inputs that are tokens; none for operators that may make a token of other tokens."""
-    if node.op_type == "Add" and node.input[0] == node.output[0] + SUM:
-        return 0, 1
-    return OF_TOKENS.get(node.op_type) or ((0,) if node.op_type.startswith(LINEAR) else ())
+    if count := _linear_inputs(node):
+        return (0, count - 1) if node.op_type.endswith(WITH_RESIDUAL) else (0,)
+    return (0,) if node.op_type == "LayerNorm" else ()
