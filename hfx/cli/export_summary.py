@@ -117,10 +117,11 @@ def _added(milliseconds: float | None) -> str:
 
 
 def details(manifest: Manifest) -> list[str]:
-    """Return all figures of the gate, the times of float32 and bfloat16, and the errors that rank products."""
+    """Return all figures of the gate, the times of float32 and bfloat16 and of steps, and the errors of products."""
     search = read_search(manifest)
     errors = {} if search is None else {"error of each product alone": search.ranking}
-    figures = {MATH_TIMES: _times_of_math(manifest), **errors}
+    seconds: Mapping[str, float] = manifest.choices.get("seconds", {})
+    figures = {MATH_TIMES: _times_of_math(manifest), "seconds of each step": seconds, **errors}
     return ["Figures:", *_figures("", manifest.parity), *_figures("", figures)]
 
 

@@ -94,6 +94,11 @@ def test_a_file_for_gpus_says_where_it_was_compared(kind: str, said: str) -> Non
     assert lines[1].split(maxsplit=1) == ["GPU", said]
 
 
+def test_the_details_have_the_seconds_of_each_step() -> None:
+    published = manifest(parity={}, choices={"seconds": {"Building the graph": 1.5, "Comparing answers": 12.25}})
+    assert details(published)[1:] == ["  seconds of each step: Building the graph 1.5, Comparing answers 12.25"]
+
+
 def test_the_longest_prompt_that_was_compared_is_told() -> None:
     long = {"texts": 3, "longest": 1024, "positions": 384, "agreement": 0.9922, "ties": 0.0, "error": 0.03}
     figures = {**GENERATOR, "forced": {**GENERATOR["forced"], "error": 0.02}, "long": long}
