@@ -42,6 +42,7 @@ ROUNDS = 7  # at least this many, and SETTLED_SECONDS; no further round begins a
 SETTLED_SECONDS, SECONDS_A_SHAPE = 1.5, 3.0
 PARTS = 5  # of the rounds; the fastest runtime must be faster in each part
 NEAR = 1.05  # times whose ratio is below this are a near tie
+CLEAR = 1.5  # if the fastest is this much faster in each part, no further round begins
 BUSY_CORES = 0.3  # used by other processes; the manifest states a larger number
 CONTRIB = "com.microsoft"
 STAT = Path("/proc/stat")
@@ -270,7 +271,8 @@ def last_line(error: Exception, folder: Path) -> str:
 def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, list[float]]:
     """Return the seconds of each of `ways` in each round. They run in turn, so that a noisy machine disturbs all alike.
 
-    One uncounted round to warm up and at least one counted round are always run.
+    One uncounted round to warm up and at least one counted round are always run. ROUNDS are enough if the fastest is
+    clearly faster than each other.
     """
     for run in ways.values():
         run()  # shapes are prepared at their first run
@@ -282,9 +284,17 @@ def interleave(ways: Mapping[Name, Callable[[], object]]) -> dict[Name, list[flo
             run()
             times[name].append(time.perf_counter() - start)
         passed = time.perf_counter() - begin
-        if passed > SECONDS_A_SHAPE or (number >= ROUNDS and (len(ways) < 2 or passed > SETTLED_SECONDS)):
+        if passed > SECONDS_A_SHAPE or (number >= ROUNDS and (passed > SETTLED_SECONDS or is_clear(times))):
             return times
     raise AssertionError
+
+
+def is_clear(times: Mapping[Name, Sequence[float]]) -> bool:
+    """Return whether one of `times` is less than all others by the factor CLEAR in each part of the rounds."""
+    parts = {name: [min(part) for part in np.array_split(seconds, PARTS)] for name, seconds in times.items()}
+    best = min(parts, key=lambda name: min(parts[name]))
+    others = [least for name, least in parts.items() if name != best]
+    return all(CLEAR * own <= least for each in others for own, least in zip(parts[best], each, strict=True))
 
 
 def online_fusions(path: Path) -> dict[str, int]:

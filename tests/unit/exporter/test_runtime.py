@@ -20,7 +20,7 @@ from hfx.exporter.encoder.graph.build import build_graph, inlined, save
 from hfx.exporter.encoder.kinds import usual_kind
 from hfx.exporter.options import CpuRuntime, ExportOptions
 from hfx.exporter.pipeline import export, make_plan
-from hfx.exporter.runtime import Timer, interleave, last_line, near_tie, other_work, weight_levels
+from hfx.exporter.runtime import Timer, interleave, is_clear, last_line, near_tie, other_work, weight_levels
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.variants.floats import Floats
 from hfx.exporter.variants.openvino import OpenvinoInt8
@@ -102,6 +102,17 @@ def test_a_first_round_is_run_that_is_not_counted(monkeypatch: pytest.MonkeyPatc
     order: list[str] = []
     interleave({"a": lambda: order.append("a")})
     assert len(order) == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "clear"),
+    [([3.0] * 7, True), ([1.4] * 7, False), ([3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 1.4], False), ([0.5] * 7, True)],
+    ids=["slower", "nearly as fast", "nearly as fast in the last part", "faster"],
+)
+def test_a_runtime_is_clearly_the_fastest_only_if_it_is_in_each_part_of_the_rounds(
+    other: list[float], clear: bool
+) -> None:
+    assert is_clear({"one": [1.0] * 7, "other": other}) is clear
 
 
 @pytest.mark.parametrize(("head", "positions"), [("ForSequenceClassification", 16), ("ForQuestionAnswering", 64)])
