@@ -6,6 +6,7 @@ slice of a table, as long as the text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,14 +58,19 @@ def run_without_weights(
     from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
     graph = onnx.GraphProto(name=model.graph.name, node=model.graph.node, input=model.graph.input)
-    fed = dict(feed)
+    fed, large = dict(feed), list[onnx.TensorProto]()
     for each in model.graph.initializer:
         if is_small(each):
             graph.initializer.append(each)
         else:
+            large.append(each)
             graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, [*each.dims]))
-            # Zeros that are only read take no memory.
-            fed[each.name] = np.zeros([*each.dims], helper.tensor_dtype_to_np_dtype(each.data_type))
+    # Zeros that are only read take no memory, but a page fault a page: all constants share those of the largest.
+    types = [helper.tensor_dtype_to_np_dtype(each.data_type) for each in large]
+    sizes = [math.prod(each.dims) * dtype.itemsize for each, dtype in zip(large, types, strict=True)]
+    zeros = np.zeros(max(sizes, default=0), np.uint8)
+    for each, dtype, size in zip(large, types, sizes, strict=True):
+        fed[each.name] = zeros[:size].view(dtype).reshape([*each.dims])
     made = [*wanted] or [name for node in graph.node for name in node.output if name]
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     skeleton = onnx.ModelProto(
@@ -79,7 +85,7 @@ def run_without_weights(
 
 def is_small(tensor: onnx.TensorProto) -> bool:
     """Return whether run_without_weights() keeps the values of a constant."""
-    return bool(tensor.ByteSize() <= LARGEST_CONSTANT)
+    return math.prod(tensor.dims) <= LARGEST_CONSTANT and bool(tensor.ByteSize() <= LARGEST_CONSTANT)
 
 
 def batch_of(graph: onnx.GraphProto, rows: int, sequences: int, width: int) -> dict[str, NDArray[np.generic]]:
