@@ -35,7 +35,6 @@ inline void quantize_row(void *data, size_t row) {
 // it, the other threads would wait, and it would wait for lines that they have read; a parallel run for it alone would
 // cost more than it saves. Threads write `next` and `done`, which therefore have lines of their own.
 struct SharedRows {
-    static constexpr long NUMBERS = 4096;   // of the rows that a thread takes at once
     static constexpr int MOST_TURNS = 200;  // about 10 microseconds
 
     alignas(64) Quantizing rows;
@@ -45,12 +44,15 @@ struct SharedRows {
     // Quantizes rows that no thread has taken, and waits for the others.
     void quantize() {
         if (__atomic_load_n(&done, __ATOMIC_ACQUIRE) == rows.count) return;
-        const long some = NUMBERS / rows.weights->depth > 1 ? NUMBERS / rows.weights->depth : 1;
+        // Few parts, as a line takes up to a microsecond from one core to another where a hypervisor puts them far apart.
+        const long parts = rows.count < 64 ? 4 : 8, some = (rows.count + parts - 1) / parts;
+        long mine = 0;
         for (long row; (row = __atomic_fetch_add(&next, some, __ATOMIC_RELAXED)) < rows.count;) {
             const long end = smaller(row + some, rows.count);
             for (long i = row; i < end; i++) quantize_row(&rows, size_t(i));
-            __atomic_fetch_add(&done, end - row, __ATOMIC_RELEASE);
+            mine += end - row;
         }
+        if (mine) __atomic_fetch_add(&done, mine, __ATOMIC_RELEASE);
         for (int turn = 0; __atomic_load_n(&done, __ATOMIC_ACQUIRE) < rows.count; turn++)
             if (turn < MOST_TURNS) relax();
             else sched_yield();  // the other thread has lost its core
