@@ -169,10 +169,9 @@ class RowWise:
             return nodes
         if not self._stays_float(parts, small):
             return [self.linear(parts, out)]
-        first = parts[0]
-        if first.factor:
+        if parts[0].factor:
             return self.gated(parts, out)
-        return [self.float_linear(parts, out, first.residual)]
+        return [self.float_linear(parts, out, parts[0].residual)]
 
     def plain(self, parts: Sequence[FoundLinear], out: str) -> onnx.NodeProto:
         """Return the node of one linear, or of several that read one tensor, without activation and residual."""
@@ -213,9 +212,9 @@ class RowWise:
         biases = [
             np.zeros(len(m), np.float32) if p.bias is None else p.bias for m, p in zip(matrices, parts, strict=True)
         ]
-        constants = {".weight": np.concatenate(matrices), ".bias": np.concatenate(biases)}
+        constants = {_stored(parts) + ".float": np.concatenate(matrices), out + ".bias": np.concatenate(biases)}
         suffix = "Add" if residual else operators.SUFFIXES[first.activation] if first.activation else ""
-        inputs = [first.x, *(self.new.const(out + end, value) for end, value in constants.items())]
+        inputs = [first.x, *(self.new.const(name, value) for name, value in constants.items())]
         return self.node(FLOAT_LINEAR + suffix, [*inputs, *filter(None, [residual])], out)
 
     def norm(self, node: onnx.NodeProto, view: GraphView) -> onnx.NodeProto | None:
@@ -247,8 +246,7 @@ class RowWise:
 
         With `by_part`, each part has panels of its own.
         """
-        # A weight may be read both plain and transposed.
-        stored = "+".join(part.weight + (".transposed" if part.transposed else "") for part in parts)
+        stored = _stored(parts)
         values, scale = stored + ".int8", stored + ".scale"
         self.quantized.update(part.weight for part in parts)
         if values not in self.new.constants:
@@ -259,6 +257,11 @@ class RowWise:
             self.new.const(values, np.concatenate(panels))
             self.new.const(scale, np.concatenate([scales for _, scales in made]))
         return values, scale
+
+
+def _stored(parts: Sequence[FoundLinear]) -> str:
+    """Return a name for the weights of `parts`: a weight may be read both plain and transposed."""
+    return "+".join(part.weight + (".transposed" if part.transposed else "") for part in parts)
 
 
 def _skip_padding(graph: onnx.GraphProto, view: GraphView, heads: Collection[str]) -> bool:
