@@ -5,7 +5,6 @@
 #include "floats.h"
 #include "context.h"
 #include "huge_pages.h"
-#include <sys/mman.h>
 
 namespace hfx {
 namespace {
@@ -30,13 +29,12 @@ struct Node {
     Norm norm;
     const float *weight, *bias;  // of a linear, [outputs][inputs] and [outputs]
     long inputs, outputs;
-    float *panels;  // the weights of a large linear, [outputs / PANEL][PANEL / 16][inputs][16]; null for others
+    const float *panels;  // the weights of a large linear, [outputs / PANEL][PANEL / 16][inputs][16]; null for others
 };
 
 Status *read_norm(const ort::KernelInfo *info, const Form &form, Norm &norm) {
-    constexpr NormKind KINDS[] = {NormKind::layer, NormKind::rms, NormKind::unit};
     Tensor weight = {}, bias = {};
-    norm.kind = KINDS[int(form.kind)];
+    norm.kind = NormKind(form.kind);
     HFX_TRY(api->attribute(info, "epsilon", &norm.epsilon));
     if (form.count > 1) HFX_TRY(read_constant(info, 1, weight));
     if (form.count > 2) HFX_TRY(read_constant(info, 2, bias));
@@ -59,21 +57,25 @@ Status *read_linear(const ort::KernelInfo *info, Node &node) {
 // From so many outputs on, a product is faster in panels. Larger weights than these stay where they are, to save memory.
 constexpr long LEAST_PANELS = 2 * PANEL, MOST_PANELS = 1l << 24;
 
-// Copies the weights, with zeros behind the last output.
+// Copies the weights, with zeros behind the last output. Nodes and sessions of equal weights share a copy.
 bool make_panels(Node &node) {
     const long panels = (node.outputs + PANEL - 1) / PANEL;
     if (node.outputs < LEAST_PANELS || panels * PANEL * node.inputs > MOST_PANELS) return true;
     const size_t bytes = size_t(panels * PANEL * node.inputs) * sizeof(float);
-    void *memory;
-    if (posix_memalign(&memory, bytes < HUGE_PAGE ? 64 : HUGE_PAGE, bytes)) return false;
-    if (bytes >= HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE);
-    node.panels = static_cast<float *>(memory);
+    float *panel = static_cast<float *>(aligned_alloc(64, bytes));
+    if (!panel) return false;
     for (long first = 0; first < panels * PANEL; first += MOST_DOTS)
         for (long k = 0; k < node.inputs; k++)
             for (long i = 0; i < MOST_DOTS; i++)
-                node.panels[first * node.inputs + k * MOST_DOTS + i] = first + i < node.outputs ? node.weight[(first + i) * node.inputs + k] : 0.0f;
+                panel[first * node.inputs + k * MOST_DOTS + i] = first + i < node.outputs ? node.weight[(first + i) * node.inputs + k] : 0.0f;
     leave_file(node.weight, size_t(node.outputs * node.inputs) * sizeof(float));
+    node.panels = reinterpret_cast<const float *>(in_huge_pages(reinterpret_cast<int8_t *>(panel), bytes));
+    if (node.panels != panel) free(panel);
     return true;
+}
+
+void free_panels(const Node &node) {
+    if (!leave_huge_pages(reinterpret_cast<const int8_t *>(node.panels))) free(const_cast<float *>(node.panels));
 }
 
 Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info, void **out) {
@@ -84,7 +86,7 @@ Status *create(const ort::Operator *op, const Api *, const ort::KernelInfo *info
     if (form.kind == Kind::linear) HFX_TRY(read_linear(info, made));
     if (form.kind == Kind::linear && !make_panels(made)) return out_of_memory();
     Status *status = store(made, out);
-    if (status) free(made.panels);
+    if (status) free_panels(made);
     return status;
 }
 
@@ -145,9 +147,8 @@ Status *skip_padding(ort::KernelContext *context, Scratch &scratch, Run &run) {
     HFX_TRY(tokens.read(context, run.node->form->count, run.rows));
     if (!tokens.padded()) return nullptr;
     HFX_TRY(scratch.take(context, size_t(tokens.all) * sizeof(int32_t)));
-    int32_t *places = static_cast<int32_t *>(scratch.memory);
-    tokens.write(places);
-    run.places = places, run.rows = tokens.count, run.padding = tokens.all - tokens.count;
+    tokens.write(static_cast<int32_t *>(scratch.memory));
+    run.places = static_cast<int32_t *>(scratch.memory), run.rows = tokens.count, run.padding = tokens.all - tokens.count;
     return nullptr;
 }
 
@@ -188,7 +189,7 @@ Status *compute(void *data, ort::KernelContext *context) {
 }
 
 void destroy(void *node) {
-    free(static_cast<Node *>(node)->panels);
+    free_panels(*static_cast<Node *>(node));
     free(node);
 }
 

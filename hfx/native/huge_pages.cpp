@@ -8,7 +8,7 @@
 namespace hfx {
 namespace {
 
-constexpr size_t ARENA = 256 << 20;
+constexpr size_t HUGE_PAGE = 2 << 20, ARENA = 256 << 20;
 
 size_t page() { return size_t(getpagesize()); }  // aarch64: 4 KB or 64 KB
 size_t up_to_page(size_t bytes) { return (bytes + page() - 1) / page() * page(); }
@@ -103,20 +103,21 @@ const int8_t *in_huge_pages(const int8_t *values, size_t bytes) {
     return copy->values;
 }
 
-void leave_huge_pages(const int8_t *values) {
+bool leave_huge_pages(const int8_t *values) {
     Held held(lock);
     Copy **at = &all_copies;
     while (*at && (*at)->values != values) at = &(*at)->next;
     Copy *copy = *at;
-    if (!copy || --copy->users) return;
+    if (!copy || --copy->users) return copy;
     *at = copy->next;
     Arena *arena = copy->arena;
     madvise(copy->values, up_to_page(copy->bytes), MADV_DONTNEED);
     destroy(copy);
-    if (--arena->copies) return;
+    if (--arena->copies) return true;
     if (arena == newest) newest = nullptr;
     munmap(arena->memory, arena->size);
     destroy(arena);
+    return true;
 }
 
 }  // namespace hfx

@@ -12,10 +12,8 @@ namespace hfx {
 // `values` itself if there is no memory, or if the system has no huge pages.
 const int8_t *in_huge_pages(const int8_t *values, size_t bytes);
 
-// Ends one use of a copy that in_huge_pages returned; the last use frees it. Does nothing for any other address.
-void leave_huge_pages(const int8_t *values);
-
-constexpr size_t HUGE_PAGE = 2 << 20;
+// Ends one use of a copy that in_huge_pages returned; the last use frees it. Returns false for any other address.
+bool leave_huge_pages(const int8_t *values);
 
 // Takes the pages of a mapped file out of this process's memory; they are read again if they are needed. Does nothing
 // for other memory.
