@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def readable(repository: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # the command line reports it
+            raise
         raise RepositoryError(f"{repository} can't be read: {error.strerror}.", "Check its permissions.") from error
 
 

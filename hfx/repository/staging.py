@@ -269,6 +269,8 @@ def check_folder(path: Path, option: str) -> None:
         existing = next(each for each in (absolute, *absolute.parents) if exists(each))
         is_folder = existing.is_dir()
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # the command line reports it
+            raise
         raise UsageError(f"{option} {path} can't be read: {error.strerror}.", f"Give another {option}.") from error
     if not is_folder:
         raise UsageError(f"{option} must be a folder, but {existing} is not one.", f"Give another {option}.")
@@ -297,6 +299,8 @@ def storage(repository: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _storage_full(repository) from error
+        if error.errno == errno.ENAMETOOLONG:  # the command line reports it
+            raise
         raise RepositoryError(
             f"{repository} can't be changed: {error.strerror}{f' ({error.filename})' if error.filename else ''}.",
             "Choose a --repository on a local disk that you may write to.",
