@@ -171,7 +171,7 @@ def run(seed: int, key_file: Path, folder: Path) -> None:  # noqa: F811
 
 
 def test_batches_of_several_keys(seeds: Sequence[int], key_file: Path) -> None:  # noqa: F811
-    for seed in seeds[: 1 + len(seeds) // 20]:
+    for seed in seeds[: 1 + len(seeds) // 40]:
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             try:
                 run(seed, key_file, Path(folder))

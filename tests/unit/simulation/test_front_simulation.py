@@ -38,6 +38,7 @@ MODELS = ("a", "b")
 # A request is answered so long after what it has to wait for: loads, restarts, requests before it on its connection.
 BOUND = 2.0
 CHUNKED = 0.2  # the share of bodies
+ROOM = 1 << 14  # bytes on their way to a caller
 LATE = 0.5  # seconds for which a request may be on its way
 LOAD = 20.0  # seconds that a request waits at most until its model is loaded
 RECOVERY = 40.0  # seconds after which Triton takes requests again, whatever has happened
@@ -315,7 +316,7 @@ def run(seed: int, key_file: Path) -> list[Request]:
     on_demand = {"commands": f"/{COMMANDS}", "unload_after": 1.0, "load_seconds": LOAD, "memory_budget": budget}
     settings |= on_demand if has_loader else {}
     with front(settings) as made:
-        network.links[made.listener] = Link(random.choice((0.001, 0.03)), random.choice((0.0, 0.5)))
+        network.links[made.listener] = Link(random.choice((0.001, 0.03)), random.choice((0.0, 0.5)), ROOM)
         triton = Triton(
             network, MODELS, random.choice((0.05, 1.0)), random.choice((0.0, 0.3)), random.choice((99, 99, 1))
         )

@@ -15,7 +15,7 @@ import threading
 import time
 from asyncio import base_events
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any, TypeVar
 
@@ -158,7 +158,8 @@ class Process:
     def _run(self) -> None:
         self._its_turn.acquire()
         try:
-            self._function()
+            with suppress(SystemExit):  # `stop`
+                self._function()
         except Exception as error:
             self.error = error
         finally:
