@@ -54,6 +54,7 @@ def command(
     """
     from hfx.exporter.generation.plan import GeneratorPlan
     from hfx.exporter.pipeline import make_plan
+    from hfx.exporter.quiet import import_models
     from hfx.exporter.source import open_checkpoint, open_config
 
     report = reporter(context)
@@ -68,6 +69,7 @@ def command(
     checkpoint = (open_config if dry_run else open_checkpoint)(model, options.revision)
     if again is not None and not dry_run:  # a dry run hashes no weights
         _check_same(again, checkpoint, options)
+    import_models()
     plan = make_plan(checkpoint, options)
     for warning in plan.settings.warnings if isinstance(plan, GeneratorPlan) else ():
         report.warn(warning)

@@ -23,7 +23,6 @@ from hfx.exporter.load import require_memory, superfluous_tensors
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.plan import Plan
 from hfx.exporter.progress import Show, shown
-from hfx.exporter.quiet import import_models
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.steps import Artefacts, Step
 from hfx.exporter.tensors import file_names, first_names
@@ -39,7 +38,6 @@ def make_plan(checkpoint: Checkpoint, options: ExportOptions) -> Plan:
 
     Raises UsageError, CheckpointUnsupported or CheckpointCorrupt if the export is impossible.
     """
-    import_models()
     if options.task in ALIASES:
         options = replace(options, task=ALIASES[options.task])
     if options.answer and options.task is None:

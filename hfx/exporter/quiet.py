@@ -32,7 +32,8 @@ def import_models() -> None:
     """Import the base of transformers' models without the packages that only training, sharding and compiling use.
 
     These packages take 4 s of 6 s. Decorators in transformers import torch's compiler, with sympy; here, they do not
-    change what they decorate. Nothing is done if the base has been imported before.
+    change what they decorate. Nothing is done if the base has been imported before. It is for processes that do nothing
+    but export: transformers keeps what its lookups found.
     """
     if MODELS[0] in sys.modules:
         return
