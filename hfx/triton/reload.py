@@ -125,7 +125,7 @@ class Served:
         removed = self.folder / f"removed-{secrets.token_hex(4)}"
         with suppress(OSError):
             (self.repository / folder).rename(removed)
-        shutil.rmtree(removed, ignore_errors=True)
+            shutil.rmtree(removed)
 
     def control(
         self, model: str, action: Literal["load", "unload"], connection: http.client.HTTPConnection | None = None
@@ -182,7 +182,8 @@ class Served:
         finally:
             with suppress(OSError):  # then the next call does it
                 self._restore(outgoing)
-            shutil.rmtree(incoming, ignore_errors=True)
+            with suppress(OSError):  # which `ignore_errors` of Python 3.11 raises for the folder itself
+                shutil.rmtree(incoming, ignore_errors=True)
 
     def _restore(self, outgoing: Path) -> None:
         """Move the folders back that a replacement has left in `outgoing` and not replaced, and delete the others."""

@@ -47,9 +47,9 @@ class Workspace:
             fcntl.flock(self.lock, fcntl.LOCK_EX)
             unborn.rename(self.folder / LOCK)
         except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
             if self.lock >= 0:
                 close(self.lock)
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise
 
     def remove(self, keep: Path | None = None) -> None:
