@@ -120,8 +120,8 @@ def details(manifest: Manifest) -> list[str]:
     """Return all figures of the gate, the times of float32 and bfloat16 and of steps, and the errors of products."""
     search = read_search(manifest)
     errors = {} if search is None else {"error of each product alone": search.ranking}
-    seconds: Mapping[str, float] = manifest.choices.get("seconds", {})
-    figures = {MATH_TIMES: _times_of_math(manifest), "seconds of each step": seconds, **errors}
+    seconds = manifest.choices.get("seconds", {})
+    figures: dict[str, Any] = {MATH_TIMES: _times_of_math(manifest), "seconds of each step": seconds, **errors}
     return ["Figures:", *_figures("", manifest.parity), *_figures("", figures)]
 
 
