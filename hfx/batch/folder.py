@@ -105,11 +105,14 @@ class Folder:
 
     def clear(self) -> None:
         """Delete temporary files of this machine's dead processes, and those of other machines that are a day old."""
+        leftovers: list[Path] = []
         for folder in (self.path, self.parts):
-            for leftover in folder.glob(f"{TEMPORARY}*"):
-                with suppress(OSError):  # a leftover only wastes disk space
-                    if _is_abandoned(leftover):
-                        leftover.unlink(missing_ok=True)
+            with suppress(OSError):  # a leftover only wastes disk space
+                leftovers += folder.glob(f"{TEMPORARY}*")
+        for leftover in leftovers:
+            with suppress(OSError):
+                if _is_abandoned(leftover):
+                    leftover.unlink(missing_ok=True)
 
     def discard_unplanned(self) -> bool:
         """Delete the files of a job without a job.json, and its folder if it is empty.
