@@ -353,7 +353,7 @@ def test_a_tokenizer_that_grows_for_generated_texts_alone_is_refused_by_the_proo
     add_tokens(folder, model=content["model"], normalizer=growing(RARE))
     decided, tokenizer = plan(folder), read(folder)
     monkeypatch.setattr(one_hop, "LONG_SECONDS", 2)
-    refused(CheckpointUnsafe, folder, lambda: one_hop.compile_and_prove(decided, tokenizer, []))
+    refused(CheckpointUnsafe, folder, lambda: one_hop.start_proof(decided, tokenizer, []).result())
 
 
 @pytest.mark.parametrize(
