@@ -51,6 +51,7 @@ EMULATED = "an emulated aarch64"
 COMPARED = (
     ("generate", "gpt2", ("hfx int8 native", "hfx int4 native")),
     ("encoder", "mixed", ("hfx int8",)),
+    ("encoder", "encoder", ("hfx fp32", "hfx int8")),
 )
 LABELS = tuple(
     Case(f"labels, {callers(size)}", Closed(size), Texts(lengths="fixed:64"), size, seconds=0.7) for size in (1, 8)
@@ -112,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             save(options.baseline, {**known, kind: now})
         else:
             found[PEERS] = changes(known[kind], now)
+            missing = ratios(known[kind]).keys() - ratios(now).keys()
+            print("\n".join(f"- {words}: not measured now" for words in missing))
         judge(found)
     except HfxError as error:
         print(error, file=sys.stderr)
