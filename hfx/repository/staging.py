@@ -223,6 +223,7 @@ def claim_abandoned(staging: Path) -> int | None:
 @contextmanager
 def locked(repository: Path) -> Iterator[None]:
     """Hold the repository's lock. Raises RepositoryError if another process holds it for LOCK_SECONDS."""
+    # filelock 4.2.11 keeps the lock, and its descriptor, if the system fails to unlock it. Closing always unlocks.
     descriptor = os.open(repository / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + LOCK_SECONDS
     try:

@@ -110,7 +110,7 @@ class World:
         return f"Transfer-Encoding: chunked\r\n\r\n{chunks}"
 
     async def call(self, habit: str, count: int) -> None:
-        """Send `count` requests in the way of `habit`."""
+        """Send `count` requests as `habit` says."""
         caller: Caller | None = None
         for _ in range(count):
             await asyncio.sleep(self.random.choice((0.0, self.random.random() * 0.5)))

@@ -111,8 +111,8 @@ class _Move:
             attributes |= {"out_features": len(part)} if attributes else {}  # biases are the last
             inputs, out = [read, *constants, *more], joined.output[0] + end
             outs.append(self._add(joined.op_type, inputs, out, joined.domain, **attributes))
-        read_names, out = [*outs, *attention.input[1:]], f"{attention.output[0]}.first"
-        return self._add(f"{ATTENTION}First", read_names, out, attention.domain, **_attributes(attention))
+        inputs, out = [*outs, *attention.input[1:]], f"{attention.output[0]}.first"
+        return self._add(f"{ATTENTION}First", inputs, out, attention.domain, **_attributes(attention))
 
     def _add(self, op: str, inputs: list[str], out: str, domain: str = "", **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op, inputs, [out], name=out, domain=domain, **attributes))
