@@ -217,6 +217,10 @@ class DeviceLost(EngineError):
     """The GPU failed so that this process can't use it any longer; the engine closes."""
 
 
+class BrokenState(EngineError):
+    """The engine's own state contradicts itself; the engine closes before callers could get tokens of others."""
+
+
 class Unexpected(EngineError):
     """A request ended with an unexpected error, `cause`: a bug, or a panic of a library in Rust.
 

@@ -68,7 +68,7 @@ class TritonPythonModel:
         )
         self.folder = args["model_repository"]
         self.published = publication(self.folder)
-        self.generator.engine.call_when_lost(self._end_process)
+        self.generator.engine.call_when_failed(self._end_process)
         self.relays = RelayServer(
             config["name"],
             self._take_relayed,
@@ -110,14 +110,15 @@ class TritonPythonModel:
         self.metrics.close()
         self.spans.close()
 
-    def _end_process(self) -> None:
-        """End this process, which can't use its GPU any longer, so that the server replaces it.
+    def _end_process(self, failure: BaseException) -> None:
+        """End this process, whose engine has failed, so that the server replaces it.
 
         The open requests get their errors first: Triton would end none of them with the process.
         """
-        pb.Logger.log_error("the GPU is lost to this process, which ends")
+        pb.Logger.log_error(f"the engine has failed, and its process ends: {failure!r}")
         with self.changed:
             self.changed.wait_for(lambda: not self.under_way, LAST_RESPONSES_SECONDS)
+        self.metrics.close()
         os._exit(1)
 
     def _most_relayed(self) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import DeviceLost, EngineClosed, EngineError, InvalidRequest, QueueFull
+from ..errors import EngineClosed, EngineError, InvalidRequest, QueueFull
 from .core import Core, Stats
 from .fair_scheduler import BATCHES, FairScheduler
 from .jobs import Drafter, Job, new_job
@@ -89,7 +89,7 @@ class Engine:
         self._closing = False
         self._failure: BaseException | None = None
         self._has_ended = False
-        self._on_lost: Callable[[], None] | None = None
+        self._on_failed: Callable[[BaseException], None] | None = None
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=False)
         self._thread.start()
 
@@ -171,13 +171,13 @@ class Engine:
         """Whether the engine takes requests and makes steps; also False if a step takes more than FROZEN_SECONDS."""
         return not self._closing and time.monotonic() - self._step_began < FROZEN_SECONDS
 
-    def call_when_lost(self, on_lost: Callable[[], None]) -> None:
-        """Have `on_lost` called once all requests have failed because the GPU is lost to this process."""
+    def call_when_failed(self, on_failed: Callable[[BaseException], None]) -> None:
+        """Have `on_failed` called with the reason if the engine fails, once all requests have failed."""
         with self._lock:
-            self._on_lost = on_lost
-            is_late = self._has_ended and isinstance(self._failure, DeviceLost)
-        if is_late:
-            on_lost()
+            self._on_failed = on_failed
+            is_late = self._has_ended
+        if is_late and self._failure is not None:
+            on_failed(self._failure)
 
     def stats(self) -> Stats:
         """Return the counters and the current state."""
@@ -290,9 +290,9 @@ class Engine:
             runner.close()
         self._core.picker.close()
         with self._lock:
-            self._has_ended, on_lost = True, self._on_lost
-        if on_lost is not None and isinstance(self._failure, DeviceLost):
-            on_lost()
+            self._has_ended, on_failed = True, self._on_failed
+        if on_failed is not None and self._failure is not None:
+            on_failed(self._failure)
 
 
 def open_prefix_cache(runner: Runner, megabytes: int | None) -> PrefixCache:

@@ -72,6 +72,7 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ("hfx_requests_failed_total", "counter", "Requests that ended with an error", lambda stats: stats.failed),
     ("hfx_deadline_exceeded_total", "counter", "Requests whose deadline passed", lambda stats: stats.deadlines),
 )
+_CHECKS = ("hfx_state_checks_total", "Checks of the own state (one step, or one run for several requests, in 1,000)")
 _PROMPT_RUNS = ("hfx_prompt_runs_total", "Runs of prompts or sources on a GPU, by their rows and width in tokens")
 _NOT_CAPTURED = ("hfx_capture_refused", "1 if steps on a GPU are not captured as CUDA graphs, by reason")
 _REASON_LENGTH = 200
@@ -87,6 +88,8 @@ def counts(stats: Stats, refused: Counter[str]) -> Iterator[Sample]:
     """Yield the gauges and counters. `refused` has the number of refusals by `Reason.refusal`."""
     for name, kind, description, read in _VALUES:
         yield Sample(name, description, kind, (), read(stats))
+    for result, checks in (("passed", stats.checks), ("failed", stats.checks_failed)):
+        yield Sample(*_CHECKS, "counter", (("result", result),), checks)
     for (rows, width), runs in stats.prompt_runs.items():
         yield Sample(*_PROMPT_RUNS, "counter", (("rows", str(rows)), ("width", str(width))), runs)
     if stats.capture_refusal:

@@ -16,7 +16,7 @@ import pytest
 from hfx.exporter.generation.engine_folder import write_engine_folder
 from hfx.exporter.graph.generator import top_k_graph
 from hfx.exporter.quantize.generator import FORMATS
-from hfx.python_backends.engine import staging
+from hfx.python_backends.engine import invariants, staging
 from hfx.python_backends.engine.captures import ASSIGNMENT, nodes_elsewhere
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.device_memory import DeviceArray
@@ -33,7 +33,6 @@ from hfx.python_backends.engine.scores import HostScores
 from hfx.python_backends.engine.spec import read_spec
 from hfx.python_backends.errors import DeviceLost, EngineClosed, StepFailed
 from tests.rigs.checkpoints import tiny_generators
-from tests.rigs.engine import engine_invariants as invariants
 from tests.rigs.engine import engine_toys as toys
 from tests.rigs.engine.engine_oracle import expected
 from tests.rigs.engine.watched_engine import ONE_THREAD, random_request, random_tokens, serve
@@ -345,7 +344,7 @@ def test_a_lost_device_closes_the_engine_and_no_request_hangs(
     lost = threading.Event()
     settings = {"max_tokens": 40, **({"decoder_prompt": (2,)} if has_encoder else {})}
     with engine_on(driver, toy[has_encoder]) as engine:
-        engine.call_when_lost(lost.set)
+        engine.call_when_failed(lambda failure: lost.set())
         engine.submit(Request((1, 2, 3), Settings(**settings))).result(60)
         with driver.failing(call, 719):
             for at in range(9):
@@ -363,7 +362,7 @@ def test_an_error_that_a_device_survives_ends_only_the_requests_of_its_run(
     lost = threading.Event()
     request = Request((1, 2, 3), Settings(max_tokens=4))
     with engine_on(driver, toy[False]) as engine:
-        engine.call_when_lost(lost.set)
+        engine.call_when_failed(lambda failure: lost.set())
         wanted = engine.submit(request).result(60)
         with driver.failing("cuMemcpyHtoDAsync_v2", 1), pytest.raises(StepFailed, match="CUDA's error 1"):
             engine.submit(request).result(60)

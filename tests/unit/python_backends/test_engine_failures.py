@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hfx.python_backends.engine import core as core_module
 from hfx.python_backends.engine import engine as engine_module
-from hfx.python_backends.engine.plan import Compact, Limits
+from hfx.python_backends.engine.fair_scheduler import LIGHT, FairScheduler
+from hfx.python_backends.engine.plan import Compact, Limits, Plan
 from hfx.python_backends.engine.request import Event, Request, Settings
-from hfx.python_backends.errors import EngineClosed, StepFailed
+from hfx.python_backends.errors import BrokenState, EngineClosed, StepFailed
 from tests.rigs.engine import engine_toys as toys
 from tests.rigs.engine.watched_engine import (
     Gate,
@@ -22,6 +25,7 @@ from tests.rigs.engine.watched_engine import (
     make_core,
     open_engine,
     plans_of,
+    serve,
     wait_until_idle,
 )
 from tests.rigs.machine.waiting import wait_until
@@ -213,3 +217,34 @@ def test_is_working_is_false_during_a_hanging_step_and_after_closing(
         handle.result(60)
         wait_until(engine.is_working)
     assert not engine.is_working()
+
+
+def test_a_broken_state_ends_the_engine_before_a_caller_gets_a_token_of_it(
+    decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_module, "CHECK_STEPS", 1)
+    core = make_core(decoder, 4)
+    core._until_check, swaps_at = 1, 6
+
+    def swap_rows(plan: Plan, state: FairScheduler) -> None:
+        groups = state.batches[LIGHT].partitions[1].groups
+        if len(plans) == swaps_at:
+            groups[0], groups[1] = groups[1], groups[0]
+        plans.append(plan)
+
+    plans: list[Plan] = []
+    core._observer = swap_rows
+    failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    prompts = [prompt_of(length, fails=False) for length in (5, 4)]
+    with serve(decoder, core) as engine:
+        engine.call_when_failed(failures.put)
+        handles = [engine.submit(ask(prompt, 12)) for prompt in prompts]
+        for handle, prompt in zip(handles, prompts, strict=True):
+            got: list[int] = []
+            with pytest.raises(EngineClosed, match="row 0 of partition 1 is not its owner's"):
+                got.extend(token for event in handle for token in event.ids)
+            assert 0 < len(got) < 12
+            assert tuple(got) == toys.greedy(prompt, 12)[: len(got)]
+        assert isinstance(failures.get(timeout=60), BrokenState)
+        assert not engine.is_working()
+    assert (core.counters.checks, core.counters.checks_failed) == (swaps_at + 1, 1)

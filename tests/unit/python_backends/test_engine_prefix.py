@@ -19,6 +19,7 @@ from hfx.native import library
 from hfx.python_backends.checks import Ids
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine
+from hfx.python_backends.engine.invariants import check_prefixes
 from hfx.python_backends.engine.plan import QUERIES, Limits, Run, Span
 from hfx.python_backends.engine.prefix_cache import BLOCK, PrefixCache
 from hfx.python_backends.engine.probes import LONG as LONG_PROMPT
@@ -28,7 +29,6 @@ from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME, read_spec
 from hfx.python_backends.errors import EngineError, StepFailed
 from tests.rigs.checkpoints import tiny_generators
 from tests.rigs.engine import engine_toys as toys
-from tests.rigs.engine.engine_invariants import check_prefixes
 from tests.rigs.engine.watched_engine import accept, finish, make_core, plans_of
 from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
 

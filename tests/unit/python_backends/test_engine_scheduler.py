@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfx.python_backends.engine import invariants
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
 from hfx.python_backends.engine.jobs import Job, Sequence, new_job
 from hfx.python_backends.engine.plan import DEVICE_LIMITS, Limits, Plan, Run
 from hfx.python_backends.engine.reference import one_step
 from hfx.python_backends.engine.request import Request, Settings, Step
 from hfx.python_backends.engine.scheduler import similar
-from tests.rigs.engine import engine_invariants as invariants
 from tests.rigs.engine.watched_engine import random_request
 
 TOKEN = 7
