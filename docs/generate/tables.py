@@ -202,7 +202,8 @@ def _parameters_section() -> str:
 def metrics_page() -> str:
     """The metrics of generators and of the HTTP front."""
     text = (
-        "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`). "
+        "Generators publish these on `/metrics`, with the label `model`, beside Triton's own (`nv_...`); encoders in "
+        "one hop on CPUs publish `hfx_state_checks_total`. "
         "`hfx_restarts_total` and all metrics below it are published by `hfx serve` and its HTTP front. Buckets are "
         "counters with the label `le`, for `histogram_quantile`, beside counters that end in `_sum` and `_count`."
     )

@@ -87,6 +87,7 @@ SHARED = {
     ),
     "inputs.py": ("BYTES_PER_TOKEN", "LONGEST_TEXT", "MARGIN"),
     "large_requests.py": ("LARGE", "TURNS"),
+    "serving/metrics.py": ("STATE_CHECKS",),
     "windows.py": ("CONTEXT_TOKENS", "REQUEST_TOKENS", "CONTEXT_BYTES"),
 }  # fmt: skip
 PYTHON = HERE.parent / "python_backends"

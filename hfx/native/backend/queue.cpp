@@ -132,4 +132,12 @@ void Queue::end_turns(Job &job) {
     larges_--;
 }
 
+bool Queue::settle() {
+    Held held(lock_);
+    if (requests_ || first_ || in_turns_) return true;
+    const bool settled = !rows_ && !work_ && !large_ && !larges_;
+    rows_ = work_ = large_ = larges_ = 0;
+    return settled;
+}
+
 }  // namespace hfx

@@ -51,6 +51,8 @@ public:
     void computed(Job &job, size_t tokens);
     // Takes a large request out of the turns, because its last part runs.
     void end_turns(Job &job);
+    // Sets the counts of a queue without requests to 0. Returns whether they were, as they should be.
+    bool settle();
 
 private:
     bool refuses(size_t work, double timeout) const;

@@ -9,6 +9,7 @@ size_t item_rank(const NetOptions &options) { return options.settings.nested() ?
 
 bool Runner::open(const NetOptions &options, Text &error) {
     queue_.bound = options.bound, skips_padding_ = options.skips_padding, item_rank_ = item_rank(options);
+    checks_.open(options.config["name"].text());
     return net.open(options.config, options.folder, options.output, error);
 }
 
@@ -16,6 +17,7 @@ bool Runner::answers(const NetOptions &options) const { return net.makes(options
 
 void Runner::run() {
     while (Job *batch = queue_.next()) queue_.is_large(*batch) ? run_part(batch) : run_batch(batch);
+    if (!queue_.settle()) checks_.count(false);
 }
 
 // Runs the next part of a large request.
@@ -41,7 +43,7 @@ void Runner::run_part(Job *job) {
 
 void Runner::run_batch(Job *batch) {
     list_jobs(batch, jobs_);
-    Runs runs(net, skips_padding_, item_rank_, jobs_);
+    Runs runs(net, skips_padding_, item_rank_, jobs_, checks_);
     const uint64_t first = now();
     size_t count = 0, rows = 0, work = 0;
     for (uint64_t began = first; Job **jobs = runs.next(count); began = now()) {

@@ -26,6 +26,7 @@ private:
     bool skips_padding_ = false;
     size_t item_rank_ = 1;  // as in Runs
     Array<Job *> jobs_;     // of a batch
+    Checks checks_;
 };
 
 // The host of a model's own net: a thread of Triton that adds a request to an idle queue runs the net.

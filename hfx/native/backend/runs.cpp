@@ -126,6 +126,15 @@ bool Run::split(Job **jobs, size_t count) {
     return true;
 }
 
+bool Run::agrees(Job **jobs, size_t count, Job *one) {
+    if (one->failed()) return true;
+    const Values together = static_cast<Values &&>(one->made);
+    whole(&one, 1);
+    if (one->failed() || agree(together, one->made)) return true;
+    for (size_t at = 0; at < count; at++) jobs[at]->fail(triton::INTERNAL, "the answers of several requests may have been mixed, so none is given");
+    return false;
+}
+
 namespace {
 
 // Returns how many of the sorted jobs, from `from` on, share a run.
@@ -167,8 +176,8 @@ size_t still_wanted(Job **jobs, size_t count) {
 
 }  // namespace
 
-Runs::Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs)
-    : net_(net), skips_padding_(skips_padding), item_rank_(item_rank), jobs_(jobs) {
+Runs::Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs, Checks &checks)
+    : net_(net), skips_padding_(skips_padding), item_rank_(item_rank), jobs_(jobs), checks_(checks) {
     sort(jobs);
 }
 
@@ -184,6 +193,8 @@ Job **Runs::next(size_t &count) {
     run.open(net_, item_rank_);
     if (skips_padding_ && elements <= MOST_ELEMENTS) run.whole(jobs, wanted);
     else run.parts(jobs, wanted);
+    size_t one = 0;
+    if (skips_padding_ && checks_.is_due(wanted, one)) checks_.count(run.agrees(jobs, wanted, jobs[one]));
     return jobs;
 }
 

@@ -2,6 +2,7 @@
 // nothing, so that each has the answer, to the bit, that it has alone. The rules are those of
 // python_backends/onnxruntime/ragged.py.
 #pragma once
+#include "checks.h"
 #include "job.h"
 
 namespace hfx {
@@ -23,6 +24,8 @@ public:
     void begin(Job **jobs, size_t count);
     // Runs the next part, and returns the number of its tokens. Returns 0 if a run has failed.
     size_t next();
+    // Runs one of the jobs of a run again, alone. Fails all of them if that gives another output.
+    bool agrees(Job **jobs, size_t count, Job *one);
     bool has_ended() const { return failed_ || line_ == lines_; }
     void finish(Job **jobs, size_t count);
 
@@ -46,7 +49,7 @@ private:
 class Runs {
 public:
     // Divides `jobs`, whose order changes, into runs.
-    Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs);
+    Runs(const Net &net, bool skips_padding, size_t item_rank, Array<Job *> &jobs, Checks &checks);
 
     // Runs the net for the next jobs, and returns them, or null if all jobs have run. Jobs for which the net fails, or
     // which are cancelled by now, have failed; the others have the net's output.
@@ -57,6 +60,7 @@ private:
     const bool skips_padding_;
     const size_t item_rank_;
     Array<Job *> &jobs_;
+    Checks &checks_;
     size_t at_ = 0;
 };
 

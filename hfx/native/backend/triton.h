@@ -11,6 +11,9 @@ extern "C" {
 
 struct TRITONSERVER_Error;
 struct TRITONSERVER_Message;
+struct TRITONSERVER_Metric;
+struct TRITONSERVER_MetricFamily;
+struct TRITONSERVER_Parameter;
 struct TRITONBACKEND_Backend;
 struct TRITONBACKEND_Model;
 struct TRITONBACKEND_ModelInstance;
@@ -19,7 +22,7 @@ struct TRITONBACKEND_Response;
 struct TRITONBACKEND_Input;
 struct TRITONBACKEND_Output;
 
-typedef int TRITONSERVER_Error_Code, TRITONSERVER_DataType, TRITONSERVER_MemoryType, TRITONSERVER_ParameterType;
+typedef int TRITONSERVER_Error_Code, TRITONSERVER_DataType, TRITONSERVER_MemoryType, TRITONSERVER_ParameterType, TRITONSERVER_MetricKind;
 typedef int TRITONBACKEND_ArtifactType;
 
 HFX_TRITON TRITONSERVER_Error *TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char *message);
@@ -27,6 +30,12 @@ HFX_TRITON void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *error);
 HFX_TRITON TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, int line, const char *message);
 HFX_TRITON TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *message, const char **text, size_t *bytes);
 HFX_TRITON TRITONSERVER_Error *TRITONSERVER_MessageDelete(TRITONSERVER_Message *message);
+
+HFX_TRITON TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, TRITONSERVER_ParameterType type, const void *value);
+HFX_TRITON void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter *parameter);
+HFX_TRITON TRITONSERVER_Error *TRITONSERVER_MetricFamilyNew(TRITONSERVER_MetricFamily **family, TRITONSERVER_MetricKind kind, const char *name, const char *description);
+HFX_TRITON TRITONSERVER_Error *TRITONSERVER_MetricNew(TRITONSERVER_Metric **metric, TRITONSERVER_MetricFamily *family, const TRITONSERVER_Parameter **labels, uint64_t count);
+HFX_TRITON TRITONSERVER_Error *TRITONSERVER_MetricIncrement(TRITONSERVER_Metric *metric, double value);
 
 HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_ApiVersion(uint32_t *major, uint32_t *minor);
 HFX_TRITON TRITONSERVER_Error *TRITONBACKEND_ModelConfig(TRITONBACKEND_Model *model, uint32_t version, TRITONSERVER_Message **config);
@@ -65,6 +74,8 @@ constexpr uint32_t API_MAJOR = 1, API_MINOR = 15;  // with cancelled requests (2
 constexpr TRITONSERVER_Error_Code INTERNAL = 1, INVALID_ARGUMENT = 3, UNAVAILABLE = 4, UNSUPPORTED = 5, CANCELLED = 7;
 constexpr TRITONSERVER_DataType BOOL = 1, INT32 = 8, FP32 = 11, BYTES = 13;
 constexpr TRITONSERVER_MemoryType CPU = 0, CPU_PINNED = 1;
+constexpr TRITONSERVER_ParameterType STRING = 0;
+constexpr TRITONSERVER_MetricKind COUNTER = 0;
 constexpr int WARNING = 1, ERROR = 2;  // levels of the log
 constexpr uint32_t RELEASE_ALL = 1, FINAL_RESPONSE = 1, SEQUENCE_END = 2;
 

@@ -16,6 +16,7 @@ from ..errors import REASONS
 Kind = Literal["counter", "gauge"]
 Labels = tuple[tuple[str, str], ...]
 
+STATE_CHECKS = "Checks of the own state: every 1,000 steps, or every 1,000 runs for several requests; passed or failed"
 SECONDS = 0.2
 SLOW = 5  # rounds between two publications of the histograms, which have many lines
 
@@ -72,7 +73,7 @@ _VALUES: tuple[tuple[str, Kind, str, Callable[[Stats], float]], ...] = (
     ("hfx_requests_failed_total", "counter", "Requests that ended with an error", lambda stats: stats.failed),
     ("hfx_deadline_exceeded_total", "counter", "Requests whose deadline passed", lambda stats: stats.deadlines),
 )
-_CHECKS = ("hfx_state_checks_total", "Checks of the own state (one step, or one run for several requests, in 1,000)")
+_CHECKS = ("hfx_state_checks_total", STATE_CHECKS)
 _PROMPT_RUNS = ("hfx_prompt_runs_total", "Runs of prompts or sources on a GPU, by their rows and width in tokens")
 _NOT_CAPTURED = ("hfx_capture_refused", "1 if steps on a GPU are not captured as CUDA graphs, by reason")
 _REASON_LENGTH = 200

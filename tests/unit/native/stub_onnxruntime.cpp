@@ -2,10 +2,12 @@
 //
 // logits [rows, 2] are the sum of a row's ids, and of their squares, times 1e-3. A run fails that has the id FAILING, as
 // does one that begins while another runs. The graph has the initializers adapter and adapters, as that of a shared net:
-// a model's last two weights are added to the logits of its rows.
+// a model's last two weights are added to the logits of its rows. With STUB_MIXES, each row of a run of several gets the
+// answer of the next.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
@@ -81,6 +83,7 @@ ort::Status *run(void *, const void *, const char *const *, const ort::Value *co
         fails = fails || in[3]->shape[0] != rows || slot < 0 || slot >= in[4]->shape[0];
         for (int each = 0; each < 2 && !fails; each++) made->made[size_t(2 * row + each)] += end[each - 2];
     }
+    if (getenv("STUB_MIXES")) std::rotate(made->made.begin(), made->made.begin() + 2, made->made.end());
     fails = fails || at != in[0]->shape[0];
     runs = false;
     made->data = made->made.data();

@@ -7,6 +7,7 @@
 //                   request is a line: the number of checks until it is cancelled, or -1, and its tensors: NAME TYPE ROWS
 //                   COLUMNS, and the values, texts in hexadecimal digits after an x.
 //                   With "wait", waits for the process's end for ten seconds
+//   mix N           sends N requests from eight callers, each with texts of its own, until one fails, and prints the metrics
 //   bench N S TEXT  sends TEXT from N callers for S seconds, as a Triton with four instances, and prints the answers per second
 #include <pthread.h>
 #include <stdio.h>
@@ -36,6 +37,12 @@ struct TRITONSERVER_Error {
 };
 struct TRITONSERVER_Message {
     std::string text;
+};
+struct TRITONSERVER_Parameter {
+    std::string text;
+};
+struct TRITONSERVER_Metric {
+    std::atomic<long> value{0};
 };
 struct TRITONBACKEND_Model {
     std::string folder, config;
@@ -82,6 +89,8 @@ namespace {
 std::atomic<long> errors, messages, responses;   // that live
 thread_local long calls_left, allocations_left;  // until one fails; 0: none does
 thread_local bool failed;                        // one has
+std::mutex metrics_lock;
+std::map<std::string, TRITONSERVER_Metric> metrics;  // by their labels
 
 void die(const std::string &words) {
     fprintf(stderr, "%s\n", words.c_str());
@@ -122,6 +131,19 @@ TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *me
     return *text = message->text.data(), *bytes = message->text.size(), call();
 }
 TRITONSERVER_Error *TRITONSERVER_MessageDelete(TRITONSERVER_Message *message) { return messages--, delete message, nullptr; }
+TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, int, const void *value) {
+    return new TRITONSERVER_Parameter{std::string(name) + "=" + static_cast<const char *>(value)};
+}
+void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter *parameter) { delete parameter; }
+TRITONSERVER_Error *TRITONSERVER_MetricFamilyNew(TRITONSERVER_MetricFamily **out, int, const char *, const char *) { return *out = nullptr, call(); }
+TRITONSERVER_Error *TRITONSERVER_MetricNew(TRITONSERVER_Metric **out, TRITONSERVER_MetricFamily *, const TRITONSERVER_Parameter **labels, uint64_t count) {
+    if (auto *error = call()) return error;
+    std::string name;
+    for (uint64_t at = 0; at < count; at++) name += (at ? "," : "") + labels[at]->text;
+    std::lock_guard<std::mutex> held(metrics_lock);
+    return *out = &metrics[name], nullptr;
+}
+TRITONSERVER_Error *TRITONSERVER_MetricIncrement(TRITONSERVER_Metric *metric, double value) { return metric->value += long(value), call(); }
 TRITONSERVER_Error *TRITONBACKEND_ApiVersion(uint32_t *major, uint32_t *minor) { return *major = 1, *minor = 19, call(); }
 TRITONSERVER_Error *TRITONBACKEND_ModelConfig(TRITONBACKEND_Model *model, uint32_t, TRITONSERVER_Message **out) {
     if (auto *error = call()) return error;
@@ -456,6 +478,27 @@ int ask(TRITONBACKEND_Model &model, bool waits) {
     return 0;
 }
 
+int mix(TRITONBACKEND_Model &model, int count) {
+    std::atomic<int> left{count}, refused{0};
+    std::string words;
+    std::vector<std::thread> all;
+    for (int caller = 0; caller < 8; caller++)
+        all.emplace_back([&, caller] {
+            while (left-- > 0 && !refused) {
+                TRITONBACKEND_Request request;
+                add_input(request, "text_input", BYTES, {1, 1}, {packed({std::string(size_t(2 * caller), ' ') + std::string("a b c a b c a b").substr(0, size_t(2 * caller + 1))})});
+                send(model, request), wait_for(request);
+                if (!request.code) continue;
+                std::lock_guard<std::mutex> held(metrics_lock);
+                refused++, words = request.answer;
+            }
+        });
+    for (std::thread &each : all) each.join();
+    for (const auto &each : metrics) printf("%s: %ld\n", each.first.c_str(), each.second.value.load());
+    printf("%s\n", words.c_str());
+    return 0;
+}
+
 int bench(TRITONBACKEND_Model &model, int callers, double seconds, const std::string &text) {
     std::mutex lock;
     std::condition_variable came;
@@ -511,7 +554,7 @@ int main(int count, char **arguments) {
         std::string use = arguments[3];
         bool opened = open(model, words);
         if (!opened || use == "load") puts(words.c_str());
-        int code = opened && use == "ask" ? ask(model, count > 4) : opened && use == "bench" ? bench(model, atoi(arguments[4]), atof(arguments[5]), arguments[6]) : 0;
+        int code = opened && use == "ask" ? ask(model, count > 4) : opened && use == "mix" ? mix(model, atoi(arguments[4])) : opened && use == "bench" ? bench(model, atoi(arguments[4]), atof(arguments[5]), arguments[6]) : 0;
         if (opened) close(model);
         return code;
     }

@@ -129,6 +129,26 @@ def test_models_that_share_a_net_come_and_go(sanitizer: str, folder: Path) -> No
     run(program, folder, config(library, {}, skips_padding="1", shared_net=KEY))
 
 
+def test_of_every_thousand_runs_for_several_requests_one_is_checked(folder: Path) -> None:
+    program, library = compiled("plain")
+    printed = run(program, folder, config(library, {"name": "m"}, skips_padding="1"), "mix", "12000").splitlines()
+    failed, passed = (int(line.split(": ")[1]) for line in printed[:2])
+    assert [line.split(": ")[0] for line in printed] == ["model=m,result=failed", "model=m,result=passed"]
+    assert failed == 0
+    assert passed >= 1
+
+
+def test_answers_that_would_go_to_other_callers_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_MIXES", "1")
+    program, library = compiled("plain")
+    printed = run(program, folder, config(library, {"name": "m"}, skips_padding="1"), "mix", "1000000").splitlines()
+    assert printed == [
+        "model=m,result=failed: 1",
+        "model=m,result=passed: 0",
+        "the answers of several requests may have been mixed, so none is given",
+    ]
+
+
 SMALL, PART = 10, LARGE  # tokens
 
 
