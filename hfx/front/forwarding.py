@@ -62,6 +62,8 @@ async def pass_back(
 ) -> None:
     """Forward the answer on `connection` to the client, and append `end`. Raises UpstreamLost."""
     piece = await connection.read()
+    while connection.status >= 400 and len(piece) < REASON_BYTES and not connection.is_read:
+        piece += await connection.read()
     status = 400 if connection.status == 500 and UNPARSED.match(piece) else connection.status
     if status >= 400:
         given = REASON.search(piece[:REASON_BYTES])

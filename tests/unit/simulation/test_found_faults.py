@@ -17,13 +17,13 @@ from tests.unit.simulation.world import Caller, Front, Request, connected, front
 Steps = Callable[[Network, Front, Caller], Awaitable[None]]
 
 
-def run(steps: Steps, seconds: float = 0.0) -> None:
-    """Run `steps` on a connection to a front, before a Triton that takes up to so many `seconds`."""
+def run(steps: Steps, seconds: float = 0.0, slots: int = 9, splits: float = 0.0) -> None:
+    """Run `steps` on a connection to a front, before a Triton that takes up to so many `seconds`, with `slots`."""
     network = Network(Random(0), stalls=0.0)
     with front({"upstream": URL, "metrics": URL, "limits": Limits(pause_seconds=3.0)}) as made:
 
         async def main() -> None:
-            Triton(network, ["a"], seconds, 0.0)
+            Triton(network, ["a"], seconds, 0.0, slots, splits)
             await made.server.startup()
             await steps(network, made, await connected(network, made))
             await made.server.shutdown()
@@ -87,3 +87,17 @@ def test_a_malformed_request_takes_no_answer_from_an_earlier_one(
 
     run(steps, seconds=8.0)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_refusal_of_triton_that_arrives_in_pieces_has_the_status_of_a_whole_one() -> None:
+    async def steps(network: Network, made: Front, caller: Caller) -> None:
+        for _ in range(20):
+            request = Request("")
+            head = b"POST /v2/models/a/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            body = b'{"inputs": [{"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": ["token-1-"]}]}'
+            caller.send(request, head % len(body) + body)
+            await request.done.wait()
+            assert request.status == 503
+            assert b"as many requests are in progress as may be" in request.body
+
+    run(steps, slots=0, splits=1.0)

@@ -37,6 +37,7 @@ PAUSE, WRITE = 3.0, 4.0  # seconds that a body may pause, and that a caller may 
 MODELS = ("a", "b")
 # A request is answered so long after what it has to wait for: loads, restarts, requests before it on its connection.
 BOUND = 2.0
+HEAD, IDLE = 5.0, 10.0  # seconds until a head is complete, and until the next request
 CHUNKED = 0.2  # the share of bodies
 ROOM = 1 << 14  # bytes on their way to a caller
 LATE = 0.5  # seconds for which a request may be on its way
@@ -65,6 +66,7 @@ class World:
     limits: Limits
     has_keys: bool
     requests: list[Request] = field(default_factory=list)
+    callers: list[Caller] = field(default_factory=list)
     drained: float = math.inf  # the time from which the front takes no more requests
 
     @property
@@ -117,6 +119,7 @@ class World:
             if caller is None or caller.is_over:
                 try:
                     caller = await connected(self.network, self.front)
+                    self.callers.append(caller)
                 except ConnectionRefusedError:
                     assert self.network.now >= self.drained
                     return
@@ -190,12 +193,17 @@ class World:
         if not request.may_fail:
             most = self.triton.slow + BOUND + request.waits + self.delays(request)
             assert request.ended - request.sent <= most, f"{request}: {request.ended - request.sent} s"
+        else:
+            most = self.triton.slow + BOUND + HEAD + self.delays(request)
+            assert request.ended - request.sent <= most, f"{request}: its connection stayed open"
 
     def justified(self, request: Request) -> bool:
         """Return whether what became of a request has a reason."""
         status, message, was_down = request.status, request.body, self.was_down(request)
-        if self.limits.connections < 100 and (status in (0, 408) or b"connections are in use" in message):
+        if self.limits.connections < 100 and status in (0, 408):
             return True
+        if b"connections are in use" in message:
+            return self.open_beside(request) >= self.limits.connections
         if status == 0:
             before = any(each.status not in (200, 0) for each in request.behind)  # its refusal closed the connection
             is_late = request.sent + request.waits >= self.drained - LATE and request.ended >= self.drained
@@ -233,13 +241,24 @@ class World:
             if other is not request and other.sent - slack <= request.ended and request.sent - slack <= other.ended
         ]
 
+    def open_beside(self, request: Request) -> int:
+        """Return how many connections of other callers were open during a request, at the front or on their way."""
+        began, end = request.sent - LATE, request.ended + LATE
+        return sum(caller.opened <= end and began <= caller.closed for caller in self.callers) - 1
+
+    def check_limit(self) -> None:
+        """Raise AssertionError if more requests are in progress than may be."""
+        admitted = self.front.app.in_progress.admitted
+        assert admitted <= self.limits.requests, f"{admitted} requests are in progress"
+
     def used_up(self, request: Request, slack: float = 0.5) -> bool:
-        """Return whether requests before this one can have used up the rate of its label."""
+        """Return whether other requests, each counted when it was complete, can have used up the rate of its label."""
         others = (other for other in self.requests if other.label == request.label and other.kind != "metadata")
-        times = sorted(other.sent for other in others if other is not request)
+        spans = [(other.sent, other.ended) for other in others if other is not request and other.sent <= request.ended]
         return any(
-            sum(began <= time <= request.ended for time in times) > RATE - 1 + RATE * (request.sent - began - slack)
-            for began in times
+            sum(ended >= began for _, ended in spans) > RATE - 1 + RATE * (request.sent - began - slack)
+            for span in spans
+            for began in span
         )
 
     def delays(self, request: Request) -> float:
@@ -308,7 +327,7 @@ def run(seed: int, key_file: Path) -> list[Request]:
     has_keys, has_loader, has_supervisor = random.random() < 0.5, random.random() < 0.3, random.random() < 0.15
     requests = random.choice((1024, 1024, 2, 3))
     connections = random.choice((100, 100, 100, 100, 3))
-    times: dict[str, Any] = {"head_seconds": 5.0, "pause_seconds": PAUSE, "idle_seconds": 10.0, "write_seconds": WRITE}
+    times: dict[str, Any] = {"head_seconds": HEAD, "pause_seconds": PAUSE, "idle_seconds": IDLE, "write_seconds": WRITE}
     limits = Limits(body=BODY, connections=connections, requests=requests, **times)
     settings: dict[str, Any] = {"upstream": URL, "metrics": URL, "playground": False, "limits": limits}
     settings |= {"key_file": str(key_file)} if has_keys else {}
@@ -328,6 +347,7 @@ def run(seed: int, key_file: Path) -> list[Request]:
             if has_supervisor:
                 Process(network, Supervisor(network, made, triton).run)
             world = World(network, made, triton, loader, limits, has_keys)
+            triton.on_request = world.check_limit
             await world.run()
             return world
 

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import httptools
@@ -27,13 +27,20 @@ OUTPUTS = {"text_output": "STRING", "finish_reason": "STRING", "input_tokens": "
 class Triton:
     """Answers each request to `models` with the token in its body, after at most `slow` seconds, beside the others.
 
-    After an answer, it closes the connection with the probability `closes`. Beside `slots` requests to a path, further
+    After an answer, it closes the connection with the probability `closes`. What it sends comes in pieces with the
+    probability `splits`. Beside `slots` requests to a path, further
     ones are refused. `loaded` are the models in memory. `answered` are the times of answers, by token.
     `downs` are the times at which it ended, each with the time from which it was back.
     """
 
     def __init__(
-        self, network: Network, models: Collection[str], slow: float, closes: float, slots: int = 1 << 30
+        self,
+        network: Network,
+        models: Collection[str],
+        slow: float,
+        closes: float,
+        slots: int = 1 << 30,
+        splits: float = 0.1,
     ) -> None:
         self.network, self.slow, self.closes, self.slots = network, slow, closes, slots
         self.connections: dict[_Connection, None] = {}
@@ -41,8 +48,9 @@ class Triton:
         self.running = Counter[bytes]()  # requests, by path
         self.answered: dict[str, float] = {}
         self.loaded = {*models}
-        network.links[ADDRESS] = Link(0.0002)
+        network.links[ADDRESS] = Link(0.0002, splits)
         self.restarts_itself = True  # supervisor.py
+        self.on_request: Callable[[], None] = lambda: None
         self._listener: Listener | None = None
         self.start()
 
@@ -122,6 +130,7 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self, path: bytes, body: bytes, headers: dict[bytes, bytes]) -> None:
         random, triton = self._triton.network.random, self._triton
+        triton.on_request()
         triton.running[path] += 1
         try:
             if triton.running[path] > triton.slots and body:

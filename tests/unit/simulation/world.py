@@ -62,12 +62,15 @@ class Caller(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self.waiting: list[Request] = []
         self.is_over = self.is_closing = False
+        self.opened = self.closed = math.inf  # times
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(Transport, transport)
+        self.opened = asyncio.get_running_loop().time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_over = True
+        self.closed = asyncio.get_running_loop().time()
         for request in self.waiting:
             request.ended = asyncio.get_running_loop().time()
             request.status = 0
