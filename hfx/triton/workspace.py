@@ -65,7 +65,10 @@ class Workspace:
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
             lock.unlink()
             if keep is None or not keep.exists():
-                self.folder.rmdir()
+                try:
+                    self.folder.rmdir()
+                except OSError:
+                    lock.touch(0o600)
         close(self.lock)
 
 

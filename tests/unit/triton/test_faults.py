@@ -188,6 +188,38 @@ def test_an_error_while_a_server_copies_its_models_is_reported_and_leaves_nothin
         print("copies", faults.sweep(prepare, check, memory, step))
 
 
+WORKSPACE = """
+import tempfile
+from hfx.triton.workspace import Workspace
+
+def work(arm, temporary):
+    tempfile.tempdir = temporary
+    workspace = Workspace()
+    (workspace.folder / "repository").mkdir()
+    arm()
+    workspace.remove()
+"""
+
+
+def test_what_the_removal_of_a_workspace_leaves_is_removed_by_the_next_sweep(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = memory / "temporary"
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def prepare() -> tuple[str, ...]:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        return (str(temporary),)
+
+    def check(ended: Ended) -> None:
+        sweep()
+        assert ended.fired > 1 or not [*temporary.iterdir()]
+
+    with Faults(WORKSPACE) as faults:
+        print("workspace", faults.sweep(prepare, check, temporary, 1))
+
+
 ON_DEMAND = """
 from pathlib import Path
 from hfx.errors import HfxError
