@@ -89,6 +89,8 @@ def group_of(file: str) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--compare-durations", action="store_true", help="compare files' times with tests/durations.tsv")
     parser.addoption("--write-durations", action="store_true", help="write files' times to tests/durations.tsv")
+    parser.addoption("--seed", type=int, help="in tests of many seeds, run this one alone")
+    parser.addoption("--seeds", type=int, help="in tests of many seeds, run so many")
 
 
 def pytest_configure(config: pytest.Config) -> None:

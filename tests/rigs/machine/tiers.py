@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,12 @@ def few(names: Iterable[str], *common: str) -> list[Any]:
     names = list(names)
     assert set(common) <= set(names)
     return [name if name in common else full(name) for name in names]
+
+
+def chosen_seeds(config: pytest.Config, count: int) -> Sequence[int]:
+    """Return the seeds that --seed or --seeds choose, or else the first `count` ones."""
+    seed = config.getoption("--seed")
+    return range(config.getoption("--seeds") or count) if seed is None else (seed,)
 
 
 def thinned(names: Iterable[str]) -> list[Any]:

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -161,9 +161,8 @@ def front(settings: dict[str, Any]) -> Iterator[Front]:
             folders = [server._idle._commands] if server._idle else []
             for path in [*folders, batches._socket] if batches else folders:
                 os.close(int(path.split("/")[4]))
-            for descriptor in (listener, background):
-                with suppress(OSError):
-                    os.close(descriptor)
+            for descriptor in () if server.started else (listener, background):  # its own sockets have closed them
+                os.close(descriptor)
 
 
 async def connected(network: Network, front: Front) -> Caller:
