@@ -56,7 +56,7 @@ class _AnswerTransport:
         self._cycle = cycle
         self._connection = connection
         self._transport = cycle.transport
-        self._head: bytes | None = None
+        self._head = b"" if cycle.scope["method"] == "HEAD" else None  # answers to HEAD have no body
         self.is_closing = cycle.transport.is_closing
 
     def write(self, data: bytes) -> None:
@@ -201,7 +201,8 @@ class ClientConnection(HttpToolsProtocol):
         self._headers_seen += 1
         if self._headers_seen > HEADERS or len(name) + len(value) > HEAD_BYTES:
             self._reject(431, f"The request has more than {HEADERS} headers, or a huge one. Send fewer.")
-        if name.lower() == b"transfer-encoding" and value.lower() != b"chunked":
+        is_old = self.parser.get_http_version() == "1.0"  # which has no chunks (RFC 9112, 6.1)
+        if name.lower() == b"transfer-encoding" and (value.lower() != b"chunked" or is_old):
             self._reject(400, "This Transfer-Encoding is not known. Send chunked alone, or a Content-Length.")
         if self._receiving is Receiving.HEAD:  # trailers mean nothing to Triton
             super().on_header(name, value)
@@ -210,19 +211,19 @@ class ClientConnection(HttpToolsProtocol):
         """Start the application, because the head is complete. A head with an offer to upgrade is parsed again."""
         if self.parser.get_method() == b"CONNECT":
             self._reject(501, "This server is no proxy. Send GET or POST.")
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            self._reject(505, "This version of HTTP is not spoken here. Send HTTP/1.1.")
         if self.parser.should_upgrade():
             return
         if len(self.pipeline) >= PIPELINED:
             self._reject(400, "Too many requests wait on this connection. Read the answers first.")
+        self._earlier = self.cycle
+        super().on_headers_complete()
         self._receiving = Receiving.BODY
         self._frame_bytes = 0
         self._deadline = self._since + self._limits.pause_seconds
         self._body_deadline = self._since + self._limits.body_seconds
-        before = self.cycle
-        super().on_headers_complete()
-        self._earlier = before
-        if self.cycle is not before and self.scope["method"] != "HEAD":  # answers to HEAD have no body
-            self.cycle.transport = cast(Any, _AnswerTransport(self.cycle, self))
+        self.cycle.transport = cast(Any, _AnswerTransport(self.cycle, self))
 
     def on_body(self, body: bytes) -> None:
         """Pass on a piece of the body, and allow time and framing for the next one."""
@@ -328,10 +329,12 @@ class ClientConnection(HttpToolsProtocol):
             head += f"content-length: {len(body)}\r\n\r\n"
             self._metrics.refused(status)
             self.transport.write(STATUS_LINE[status] + head.encode() + body)
-        if lingers:
-            self.close_when_read()
-        else:
-            self._close()
+        if is_in_body and not self.cycle.response_complete:  # its application must not answer, too
+            self.cycle.disconnected = True
+            for task in self.tasks:
+                task.cancel()
+        end = self.close_when_read if lingers else self._close
+        end()
 
     def close_when_read(self) -> None:
         """Close the connection after an answer.
