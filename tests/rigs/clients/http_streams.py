@@ -17,7 +17,7 @@ from random import Random
 LENGTH, CODING, HEAD_LENGTH = b"content-length", b"transfer-encoding", b"inference-header-content-length"
 MODEL = b"/v2/models/echo"
 SMUGGLED = b"GET /v2/models/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
-DAMAGED = 0.8  # the share of streams with damage
+DAMAGED = 0.75  # the share of streams with damage
 MOST_CHANGES = 3  # of a stream
 
 IN_CHUNKS = ("coding", "size", "crlf", "trailers")
@@ -34,7 +34,7 @@ TARGETS = (
     b"/v2/models/echo;a=b", b"/v2/health/live/", b"/health?x", b"?/v2", b"/v2%0d%0aX:y", b"/v2/models/%e9",
 )  # fmt: skip
 VERSIONS = (
-    b" HTTP/1.0", b" HTTP/1.0", b" HTTP/0.9", b" HTTP/2.0", b" HTTP/1.2", b" HTTP/11.1", b" HTTP/1.1 ", b" http/1.1",
+    b" HTTP/0.9", b" HTTP/2.0", b" HTTP/1.2", b" HTTP/11.1", b" HTTP/1.1 ", b" http/1.1",
     b"", b" ", b"  HTTP/1.1", b" HTTP/1.1\n", b" HTTP/1,1", b" HTTP/1.", b" RTSP/1.0", b"\tHTTP/1.1", b" HTTP/1.1\r",
 )  # fmt: skip
 LENGTHS = (
@@ -59,6 +59,7 @@ LINES = (
     b"X: \x01", b"X: " + b"a" * 5000, b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity", b"\r: a",
     b"Connection: close", b"Connection: Content-Length", b"Connection: keep-alive, Transfer-Encoding, Host",
     b"Connection: upgrade\r\nUpgrade: h2c", b"Upgrade: websocket\r\nConnection: Upgrade", b"Connection: , ,close",
+    b"Connection: keep-alive, upgrade\r\nUpgrade: TLS/1.0", b"Upgrade: irc\r\nConnection: x, Upgrade",
     b"Expect: 100-continue", b"Expect: 200", b"TE: trailers", b"Trailer: Content-Length", b"Content-Encoding: gzip",
     b"Accept-Encoding: gzip", b"Accept-Encoding: identity\r\nAccept-Encoding: x", b"Content-Encoding: gzip, identity",
     b"Accept-Encoding: \xe9\t;q=0", b"Inference-Header-Content-Length: 9", b"Content-Type: text/plain",
@@ -250,7 +251,7 @@ class _Request:
         if "both" in changes:
             others = b"Transfer-Encoding: chunked", b"Content-Length: %d" % random.choice((0, 5, len(body)))
             lines.insert(random.randint(0, len(lines)), random.choice(others))
-        version = self._pick("version", b" HTTP/1.1", VERSIONS)
+        version = self._pick("version", b" HTTP/1.0" if random.random() < 0.05 else b" HTTP/1.1", VERSIONS)
         start = self._pick("method", method, METHODS) + b" " + self._pick("target", path, TARGETS) + version
         end, blank = self._pick("end", b"\r\n", ENDS), self._pick("blank", b"\r\n", ENDS)
         return b"\r\n".join([start, *lines]) + end + blank + content
