@@ -27,17 +27,17 @@ PROBE = b'{"text_input": "probe"}'
 READY = b"/v2/health/ready"
 HEALTH = (b"/health", READY)
 OWN_ANSWERS = (*HEALTH, b"/metrics")  # which are not Triton's, or not alone
-OWN = ((b"GET", MODEL + b"/config"), (b"POST", b"/v2/repository/index"))  # requests of the front itself, for messages
+OWN = re.compile(rb"GET /v2/models/[^/ ]+/config ")  # a request of the front itself, which reads what a model takes
 PASSED = (b"accept-encoding", b"traceparent", b"tracestate")  # a client's headers that are forwarded
 WRITTEN = (b"host", LENGTH, HEAD_LENGTH)  # headers that the front itself writes
 Answer = tuple[int, bytes]
-LOST = (0, b"")  # an answer that a reset has discarded, because requests follow the last one of a connection
+LOST = (0, b"")  # an answer of which a reset may have cut a part, because bytes follow a connection's last request
 Exchange = Callable[[bytes], bytes]  # the bytes of a request to those of its answer
 
 
 def echo(request: bytes) -> bytes:
     """Answer a request of the front with its own bytes, and one for a configuration with that of a generator."""
-    if request.startswith(b"GET %b/config " % MODEL):
+    if OWN.match(request):
         request = json.dumps(configuration("echo")).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     return head % len(request) + request
@@ -133,9 +133,11 @@ def served(content: bytes, seed: int, connect: Callable[[], Exchange] = lambda: 
             await made.server.startup()
             reader = Reader(content)
             is_cut = bool(reader.rest and reader.requests and reader.requests[-1].is_last)
-            with suppress(*[http.client.IncompleteRead] * is_cut):
+            with suppress(*[http.client.HTTPException] * is_cut):
                 seen.answers.extend(answers(await sent(content), reader.requests))
-            seen.answers += [LOST] * (is_cut * (len(reader.requests) - len(seen.answers)))
+            if is_cut:
+                seen.answers[-1:] = [LOST]
+                seen.answers += [LOST] * (len(reader.requests) - len(seen.answers))
             head = b"POST %b/generate HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
             seen.probe = [*answers(await sent(head % (MODEL, len(PROBE)) + PROBE), ())]
             await made.server.shutdown()
@@ -203,4 +205,4 @@ def is_same(sent: Read | None, forwarded: Read) -> bool:
 
 
 def _is_own(request: Read) -> bool:
-    return (request.method, request.path) in OWN
+    return OWN.match(b"%b %b " % (request.method, request.target)) is not None

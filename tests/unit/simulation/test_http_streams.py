@@ -9,7 +9,7 @@ import h11
 import pytest
 
 from tests.rigs.clients.http_streams import Reader, stream
-from tests.rigs.machine.tiers import chosen_seeds
+from tests.rigs.machine.tiers import chosen_seeds, full
 from tests.unit.simulation.http_port import check, served
 
 SEEDS = 1500
@@ -56,15 +56,16 @@ def run(seed: int) -> int:
     return check(content, served(content, seed))
 
 
-def test_a_stream_is_refused_or_forwarded_as_other_readers_read_it(pytestconfig: pytest.Config) -> None:
-    count, seeds = 0, chosen_seeds(pytestconfig, SEEDS)
+@pytest.mark.parametrize("count", [SEEDS, full(10 * SEEDS)])
+def test_a_stream_is_refused_or_forwarded_as_other_readers_read_it(count: int, pytestconfig: pytest.Config) -> None:
+    seeds, forwarded = chosen_seeds(pytestconfig, count), 0
     for seed in seeds:
         try:
-            count += run(seed)
+            forwarded += run(seed)
         except BaseException as error:
             error.add_note(f"pytest {__file__} --seed {seed}")
             raise
-    assert count >= len(seeds) // 3, "most requests are refused: the streams try little"
+    assert forwarded >= len(seeds) // 3, "most requests are refused: the streams try little"
 
 
 POST = b"POST /v2/models/echo/generate HTTP/1.1\r\nHost: a\r\n"
