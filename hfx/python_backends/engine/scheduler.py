@@ -231,6 +231,7 @@ class Scheduler:
         partition, jobs = self._partition(1), self._next_prompts()
         if len(jobs) > 1 and partition.free_groups:
             return self._compact(partition)
+        self._chunk_was_last = self.chunking in jobs
         return Run(spans=self._spans(jobs, partition), prefill_jobs=tuple(jobs))
 
     def _next_prompts(self) -> list[Job]:
@@ -247,9 +248,7 @@ class Scheduler:
             self.to_prefill.remove(long[0])
         short = [job for job in self.to_prefill if job not in long]
         if self.chunking is not None and not (short and self._chunk_was_last):
-            self._chunk_was_last = True
             return [self.chunking]
-        self._chunk_was_last = False
         if cached[short[0]]:
             return short[:1]
         return similar([job for job in short if not cached[job]], self.limits.prefill, self.limits)

@@ -158,6 +158,18 @@ def test_long_and_short_prompts_take_turns() -> None:
     assert joins == ["part", "prompts", "part", "prompts", "part", "prompts", "part"]
 
 
+def test_short_prompts_keep_their_turn_if_rows_must_move_first() -> None:
+    play = Play(slots=6, limits=Limits(chunk=10))
+    leaver, _ = play.submit(), play.submit()
+    play.steps(2)
+    play.submit(length=60)
+    play.steps(2)  # a part, and a step
+    for _ in range(2):
+        play.submit()
+    play.scheduler.remove(leaver)
+    assert kinds(play.steps(3)) == ["Compact", "prompts", "step"]
+
+
 def test_whether_a_prompt_is_chunked_depends_on_its_length_alone() -> None:
     for neighbours in (0, 3):
         play = Play(slots=8, limits=Limits(chunk=10, prefill=10))
