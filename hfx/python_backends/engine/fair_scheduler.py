@@ -119,15 +119,15 @@ class FairScheduler:
     def check_room(self, arriving: Sequence[Job], max_queue: int) -> None:
         """Raise QueueFull if more than `max_queue` requests would wait, the `arriving` ones included.
 
-        Requests that fit into the free rows get them before the next step, and do not count as waiting.
+        Requests that get free rows before the next step do not count. None of them passes another of its own batch.
         """
-        used, waiting, blocked = self._used(), self.waiting, self.waiting > 0
+        used, waiting = self._used(), [len(batch.waiting) for batch in self.batches]
         for job in arriving:
-            if self._passes(job, used) or not (blocked or not self._fits(job, used)):
+            if (self._passes(job, used) and not waiting[job.batch]) or (not any(waiting) and self._fits(job, used)):
                 used[job.batch] += job.rows
             else:
-                waiting, blocked = waiting + 1, True
-        if waiting > max_queue:
+                waiting[job.batch] += 1
+        if sum(waiting) > max_queue:
             raise QueueFull
 
     def schedule(self) -> Plan | None:

@@ -262,6 +262,20 @@ def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
         scheduler.check_room([job(num_beams=5)], max_queue=4)  # more than are reserved
 
 
+def test_a_request_behind_a_wider_one_of_its_kind_counts_as_waiting() -> None:
+    play = Timed()
+    for _ in range(SLOTS):
+        play.part(document=1)
+    for beams in (RESERVED - 1, RESERVED):
+        play.submit(num_beams=beams)  # the second waits, though one of the reserved rows is free
+    play.step()
+    narrow = new_job(Request((2,), Settings(decoder_prompt=(1,))), has_encoder=True)
+    assert play.scheduler.waiting == 1
+    with pytest.raises(QueueFull):
+        play.scheduler.check_room([narrow], max_queue=1)
+    play.scheduler.check_room([narrow], max_queue=2)
+
+
 @pytest.mark.parametrize("has_encoder", [False, True])
 def test_every_random_mixture_of_requests_completes(has_encoder: bool) -> None:
     rng = random.Random(4)
