@@ -183,10 +183,11 @@ class FairScheduler:
         time of the part before is the measure. The very first part, which has none, is the shortest.
         """
         limits = self.batches[LIGHT].limits
-        recent = [number for number in range(BATCHES) if self._since_step[number] < RECENT]
         if not self._short_parts:
             return limits.chunk
-        decodes = any(partition.groups for batch in self.batches for partition in batch.partitions.values())
+        decode = [any(partition.groups for partition in batch.partitions.values()) for batch in self.batches]
+        decodes = any(decode)
+        recent = [each for each in range(BATCHES) if self._since_step[each] < RECENT or decode[each]]
         longest = limits.chunk if decodes else max(limits.chunk, min(limits.alone, self._tokens(ALONE)))
         if not recent:
             return longest

@@ -16,6 +16,7 @@ from hfx.python_backends.engine.fair_scheduler import (
     LIGHT_ROWS,
     MEDIUM,
     PART,
+    RECENT,
     SHARE,
     FairScheduler,
 )
@@ -274,6 +275,19 @@ def test_a_request_behind_a_wider_one_of_its_kind_counts_as_waiting() -> None:
     with pytest.raises(QueueFull):
         play.scheduler.check_room([narrow], max_queue=1)
     play.scheduler.check_room([narrow], max_queue=2)
+
+
+def test_parts_stay_short_while_rows_decode_though_their_last_step_was_long_ago() -> None:
+    play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=True)
+    light = play.submit(max_tokens=10_000)
+    play.steps(5)
+    long = play.submit(1000, max_tokens=1)
+    while not long.prefilled:
+        play.step()
+    prompt = Run(spans=(Span((2,) * 250, rows=(1,)),), prefill_jobs=(light,))
+    play.scheduler.charge(prompt, 2 * RECENT)
+    part = play.step()
+    assert part.jobs == (long,) and len(part.spans[0].tokens) < Limits().chunk
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
