@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.simulation.engine_world import World
 
-SHARE = 4  # of the seeds
+SHARE = 5  # of the seeds
 MANY = range(1000, 4000)
 
 
