@@ -100,7 +100,7 @@ class World:
         """Run the engine until all callers have gone, and check everything."""
         with self.threads.in_place():
             self.engine = engine = self.open()
-            engine.call_when_lost(self.when_lost)
+            engine.call_when_failed(self.when_failed)
             for _ in range(self.random.randint(1, 5)):
                 self.threads.at(self.random.random() * 100 * self.step_seconds, self.load)
             if self.closes < math.inf:
@@ -246,8 +246,10 @@ class World:
             self._was_lost = True
             raise DeviceLost("the device is lost")
 
-    def when_lost(self) -> None:
-        assert self._was_lost and all(caller.job.done for caller in self.callers)
+    def when_failed(self, failure: BaseException) -> None:
+        if not self._was_lost:
+            raise failure
+        assert all(caller.job.done for caller in self.callers)
 
     # Checks
 
