@@ -75,7 +75,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, reserve: Cal
         pieces.append(piece)
     if inflater is not None and not inflater.eof:
         raise _damaged()
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return b"".join(pieces)  # without a copy if there is one
 
 
 def too_large(limit: int) -> Refusal:
@@ -161,8 +161,7 @@ def _blocks(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
     while start < len(text):
         block = text[start : start + BLOCK_BYTES]
         start += len(block)
-        if (len(block) - len(block.rstrip(b"\\"))) % 2:  # the block ends within an escape
-            block += text[start : start + 1]
+        if (len(block) - len(block.rstrip(b"\\"))) % 2:  # the block ends within an escape, whose rest is left out
             start += 1
         block = block.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, OTHERS)
         if block:

@@ -209,7 +209,7 @@ class ApiKeys:
         Labels whose rates are the same keep what is left of them. An unusable file changes nothing, and is read again
         by the next call.
         """
-        if not self._path or not self._changes.settled():
+        if not self._changes.settled():
             return ""
         try:
             keys = read_keys(self._path)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfx.front.fields import refuse_unknown
-from hfx.front.guard import BLOCK_BYTES, JSON_DEPTH, JSON_MARKS, check_json, json_length
+from hfx.front.guard import BLOCK_BYTES, FEW_MARKS, JSON_DEPTH, JSON_MARKS, MARK_BYTES, check_json, json_length
 from hfx.front.refusals import Refusal
 from hfx.front.settings import Limits
 from hfx.triton.front import Front
@@ -88,6 +88,10 @@ def test_json_is_taken_to_its_depth_and_brackets_in_texts_do_not_count(text: byt
         b"[]" * 99 + b"]",
         b"[]" * 99 + b"[",
         b"[]" * 99 + b'"',
+        b"][" * 99,
+        b'"' + b"[" * 99 + b"\\",
+        b"[" + b"0," * 2000 + nested(JSON_DEPTH) + b"]",
+        b'["\xff"]',
     ],
 )
 def test_json_that_is_too_deep_or_unclosed_is_refused(text: bytes) -> None:
@@ -103,6 +107,22 @@ def test_json_of_too_many_values_is_refused_unparsed_and_in_a_text_they_do_not_c
     assert caught.value.status == 413
     quoted = json.dumps(text.decode()).encode()
     assert check_json(quoted) == len(quoted)
+
+
+def test_the_memory_that_json_takes_is_counted_with_its_values_and_wide_characters() -> None:
+    assert check_json(b"{}") == 2
+    assert check_json('{"é": 1}'.encode()) == 4 * 9
+    few, many = (b"[" + b"0," * (marks - 2) + b"{}]" for marks in (FEW_MARKS, FEW_MARKS + 1))
+    assert check_json(few) == len(few)
+    assert check_json(many) == len(many) + (FEW_MARKS + 1) * MARK_BYTES
+    deep = b"[" + b"0," * (FEW_MARKS * 2) + nested(JSON_DEPTH - 1) + b"]"
+    assert check_json(deep) == len(deep) + (FEW_MARKS * 2 + JSON_DEPTH) * MARK_BYTES
+    text = json.dumps({"text": "[,:" * BLOCK_BYTES}).encode()
+    assert check_json(text) == len(text) + 2 * MARK_BYTES
+    plain = json.dumps({"text": "x" * 3 * BLOCK_BYTES}).encode()
+    assert check_json(plain) == len(plain) + 2 * MARK_BYTES
+    most = b"[" + b"0," * (JSON_MARKS - 1) + b"0]"
+    assert check_json(most) == len(most) + JSON_MARKS * MARK_BYTES
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
@@ -143,6 +163,7 @@ def test_only_the_head_of_a_binary_request_is_checked_as_json() -> None:
     body = head + b"[" * 1000
     assert json_length(b"%d" % len(head), body) == len(head)
     assert json_length(b"0", body) == 0
+    assert json_length(b"%d" % len(body), body) == len(body)
 
 
 @pytest.mark.parametrize("length", [b"99", b"-1", b"+5", b" 5", b"5,5", b"0x5", b"", b"99999999999999999999"])

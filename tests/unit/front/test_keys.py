@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import math
 import os
+import re
 import ssl
 import subprocess
 import threading
@@ -16,8 +17,8 @@ import pytest
 from hfx.cli.connection import Connection, token_of
 from hfx.cli.serve_options import FrontOptions
 from hfx.errors import UsageError
-from hfx.front.keys import MINUTE, ApiKeys, Budget, Caller, Rates, read_keys
-from hfx.front.refusals import Refusal
+from hfx.front.keys import ANYONE, LABEL_HEADER, MINUTE, ApiKeys, Budget, Caller, Rates, read_keys
+from hfx.front.refusals import USED_UP, Refusal
 from hfx.front.settings import Tls
 from hfx.triton.front import Front
 from tests.rigs.clients.certificates import make_certificate
@@ -53,7 +54,47 @@ def test_lines_of_a_key_file_have_labels_and_rates(file: Path) -> None:
     keys = ApiKeys(str(file))
     assert keys.check(header(FIRST)).rates == Rates(2.5, 600)
     assert [keys.check(header(key)).label for key in (FIRST, "x" * 16)] == ["web", "batch-2"]
-    assert keys.check(header(SECOND)).label.startswith("key-") and SECOND not in keys.check(header(SECOND)).label
+    assert re.fullmatch("key-[0-9a-f]{8}", keys.check(header(SECOND)).label)
+
+
+def test_a_colon_behind_what_cannot_be_a_label_belongs_to_the_key(file: Path) -> None:
+    file.write_text(f"we/b:{FIRST}\n")
+    assert ApiKeys(str(file)).check(header(f"we/b:{FIRST}")).label.startswith("key-")
+
+
+def test_a_key_file_may_be_as_large_as_its_limit(file: Path) -> None:
+    file.write_text(f"{FIRST}\n".ljust(1 << 20, "#"))
+    assert len(read_keys(str(file))) == 1
+
+
+def test_a_key_is_taken_as_a_bearer_token_only(file: Path) -> None:
+    file.write_text(f"web:{FIRST}\n")
+    keys = ApiKeys(str(file))
+    assert keys.check({b"authorization": f"bearer  {FIRST} ".encode()}).label == "web"
+    for value in (f"Basic {FIRST}", FIRST, f"Bearer {SECOND}", ""):
+        with pytest.raises(Refusal) as refused:
+            keys.check({b"authorization": value.encode()})
+        assert refused.value.status == 401 and refused.value.headers == [(b"www-authenticate", b"Bearer")]
+
+
+def test_without_a_key_file_everybody_may_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = ApiKeys("")
+    assert keys.check({}) is keys.check(header(FIRST)) is ANYONE
+    assert keys.labelled({LABEL_HEADER: b"web"}) == Caller("web")
+    (tmp_path / "file").touch()
+    assert [keys.reload() for _ in range(3)] == [""] * 3
+
+
+def test_a_batch_pauses_while_its_label_has_no_key(file: Path) -> None:
+    file.write_text(f"other:{SECOND}\nweb:{FIRST} requests_per_second=1\n")
+    keys = ApiKeys(str(file))
+    assert keys.labelled({LABEL_HEADER: b"web"}) is keys.check(header(FIRST))
+    for headers in ({LABEL_HEADER: b"removed"}, {}):
+        with pytest.raises(Refusal, match="no API key") as refused:
+            keys.labelled(headers)
+        assert refused.value.status == 429 and refused.value.reason == USED_UP
+        assert int(dict(refused.value.headers)[b"retry-after"]) > 0
 
 
 @pytest.mark.parametrize(
@@ -88,6 +129,20 @@ def test_a_budget_refills_at_its_rate() -> None:
     assert budget.wait(now + 1e6, 5) == pytest.approx(0.5)  # more than 4 are not saved up
 
 
+@pytest.mark.parametrize(("rate", "at_once"), [(0.25, 1), (1.0, 1), (2.0, 2)])
+def test_requests_beyond_the_rate_are_refused_until_enough_time_has_passed(rate: float, at_once: int) -> None:
+    caller = Caller("web", Rates(requests_per_second=rate))
+    for _ in range(at_once):
+        caller.admit(0.0, has_counts=False)
+    with pytest.raises(Refusal, match="requests a second") as refused:
+        caller.admit(0.0, has_counts=False)
+    assert refused.value.status == 429 and refused.value.reason == USED_UP
+    assert dict(refused.value.headers)[b"retry-after"] == b"%d" % math.ceil(1 / rate)
+    with pytest.raises(Refusal):
+        caller.admit(0.9 / rate, has_counts=False)
+    caller.admit(1 / rate, has_counts=False)
+
+
 def test_tokens_of_earlier_answers_count_against_the_limit() -> None:
     caller = Caller("web", Rates(tokens_per_minute=60))
     caller.admit(0.0, has_counts=True)
@@ -96,9 +151,11 @@ def test_tokens_of_earlier_answers_count_against_the_limit() -> None:
         caller.admit(1.0, has_counts=True)
     assert refused.value.status == 429 and dict(refused.value.headers)[b"retry-after"] == b"30"
     caller.admit(MINUTE / 60 * 31.0, has_counts=True)
-    with pytest.raises(Refusal, match="does not count them"):
+    with pytest.raises(Refusal, match="does not count them") as refused:
         caller.admit(MINUTE * 9, has_counts=False)
+    assert refused.value.status == 403
     Caller("all").admit(0.0, has_counts=False)
+    Caller("all").spend(90)
 
 
 def test_the_tokens_a_request_may_need_are_reserved_while_it_runs() -> None:
@@ -111,8 +168,10 @@ def test_the_tokens_a_request_may_need_are_reserved_while_it_runs() -> None:
     for _ in range(4):
         caller.spend(-25)
         caller.spend(5)
-    caller.hold(0.0, 80)
-    caller.spend(-80)
+    caller.hold(0.0, 40)
+    with pytest.raises(Refusal):
+        caller.hold(0.0, 5000)  # less than half is left
+    caller.spend(-10)
     caller.hold(0.0, 5000)
     with pytest.raises(Refusal):
         caller.hold(0.0, 1)
@@ -209,6 +268,15 @@ def test_labels_with_the_same_bounds_keep_what_is_left(file: Path) -> None:
     assert math.isinf(keys.check(header(SECOND)).rates.requests_per_second)
 
 
+def test_a_label_with_other_bounds_begins_with_all_of_them(file: Path) -> None:
+    file.write_text(f"a:{FIRST} tokens_per_minute=60\n")
+    keys = ApiKeys(str(file))
+    keys.check(header(FIRST)).spend(10**6)
+    file.write_text(f"a:{FIRST} tokens_per_minute=90\n")
+    assert [bool(keys.reload()) for _ in range(2)] == [False, True]
+    keys.check(header(FIRST)).hold(0.0, 90)
+
+
 def test_a_new_certificate_is_shown_to_new_connections(triton: tuple[int, Seen], tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path, "server")
     other = make_certificate(tmp_path, "other")
@@ -249,8 +317,9 @@ def test_a_file_that_is_not_there_is_named_with_the_line_that_makes_it(tmp_path:
     subprocess.run(refused.value.fix.split(": ")[1], shell=True, check=True)
     assert [caller.label for caller in read_keys(str(missing)).values()] == ["web"]
     missing.write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="not UTF-8"):
+    with pytest.raises(UsageError, match="not UTF-8") as refused:
         read_keys(str(missing))
+    assert " > " not in refused.value.fix  # it would overwrite the file
     with pytest.raises(UsageError, match="Is a directory"):
         read_keys(str(tmp_path))
 
