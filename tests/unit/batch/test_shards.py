@@ -32,6 +32,22 @@ def test_shards_on_the_command_line_count_from_zero_or_one(first: int) -> None:
     assert {str(shard) for shard in shards} == {"0/3", "1/3", "2/3"}
 
 
+def test_a_job_has_from_one_to_a_million_shards() -> None:
+    assert parse_shard("1/1", {}) == Shard(0, 1)
+    assert parse_shard("1/1000000", {}) == Shard(1, 1_000_000)
+    assert parse_shard("env", {"RANK": "1", "WORLD_SIZE": "1000000"}) == Shard(1, 1_000_000)
+    for text, environment in (("1/1000001", {}), ("0/0", {}), ("env", {"RANK": "1", "WORLD_SIZE": "1000001"})):
+        with pytest.raises(UsageError):
+            parse_shard(text, environment)
+
+
+def test_a_single_process_has_the_whole_job_unless_it_is_a_task_of_an_array() -> None:
+    assert parse_shard("env", {"RANK": "0", "WORLD_SIZE": "1"}) == Shard(0, 1)
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    assert parse_shard("env", {**slurm, "SLURM_ARRAY_TASK_COUNT": "1"}) == Shard(0, 1)
+    assert parse_shard("env", {**slurm, "SLURM_NTASKS": "2", "SLURM_ARRAY_TASK_COUNT": "4"}) == Shard(0, 2)
+
+
 @pytest.mark.parametrize(
     "text", ["4/3", "1/0", "-1/3", "1", "/3", "1/", "1/3/5", "1.0/3", "", "ENV", "١/٣", "1/9999999"]
 )
