@@ -89,7 +89,7 @@ class Partition:
 
         With several rows, no guess is made, because the rows already fill a run.
         """
-        if len(self.groups) != 1 or self.width != 1:
+        if len(self.groups) != 1:
             return ()
         (sequence,) = self.sequences
         return sequence.drafter.guess() if sequence.drafter is not None and not sequence.prompt_left else ()

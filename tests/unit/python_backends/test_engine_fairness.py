@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -111,7 +112,8 @@ def test_a_long_prompt_takes_little_time_between_two_steps_of_others() -> None:
     assert sum(map(seconds_of_prompts, parts)) >= 0.5 * PART * STEP * len(parts)
 
 
-def test_the_rest_of_a_cached_prompt_does_not_measure_parts() -> None:
+@pytest.mark.parametrize("span", [Span((2, 2), 64, (0,), (0,)), Span((2, 2), 64, scored=True)], ids=["rest", "scored"])
+def test_the_rest_of_a_cached_prompt_and_scored_parts_do_not_measure_parts(span: Span) -> None:
     play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=True)
     play.submit(max_tokens=10_000)
     play.steps(5)
@@ -120,8 +122,8 @@ def test_the_rest_of_a_cached_prompt_does_not_measure_parts() -> None:
     while not long.over:
         plan = play.step()
         parts += [len(span.tokens) for span in plan.spans]
-        rest = Run(spans=(Span((2, 2), 64, (0,), (0,)),), prefill_jobs=(long,))
-        play.scheduler.charge(rest, 0.0001)  # so little that the next part would be as long as any
+        # So little that the next part would be as long as any.
+        play.scheduler.charge(Run(spans=(span,), prefill_jobs=(long,)), 0.0001)
     assert max(parts) < Limits().chunk
 
 
@@ -135,6 +137,14 @@ def test_parts_are_longer_where_nothing_else_runs_and_they_are_fast() -> None:
     slow = Timed(has_encoder=False, seconds=lambda plan: ALONE, short_parts=True)
     plans = run_of(slow, slow.submit(2000, max_tokens=1))
     assert {len(plan.spans[0].tokens) for plan in plans} == {Limits().chunk, 208}
+
+
+def test_a_part_beside_rows_that_decode_is_never_longer_than_a_chunk() -> None:
+    play = Timed(has_encoder=False, seconds=lambda plan: 0.5 if plan.groups else 0.001, short_parts=True)
+    play.submit(max_tokens=10_000)
+    play.steps(5)
+    plans = run_of(play, play.submit(2000, max_tokens=1))
+    assert max(len(plan.spans[0].tokens) for plan in plans if plan.spans) == Limits().chunk
 
 
 def test_parts_get_longer_after_the_last_step_of_others() -> None:
@@ -170,6 +180,49 @@ def test_heavy_requests_go_on_beside_light_ones_without_end() -> None:
         if job.over:
             return
     raise AssertionError("the document was starved")
+
+
+def batches_of(plans: list[Plan]) -> list[int]:
+    return [plan.jobs[0].batch for plan in plans]
+
+
+def test_light_requests_have_no_credit_for_the_time_before_they_came() -> None:
+    play = Timed()
+    play.part(document=1, max_tokens=10_000)
+    play.steps(100)
+    play.submit(max_tokens=10_000)
+    heavy_every = SHARE**HEAVY * LONG / SHORT
+    assert batches_of(play.steps(round(6 * heavy_every))).count(HEAVY) >= 4
+
+
+def test_a_light_request_is_not_interrupted_before_it_has_had_the_share_of_the_next_heavy_run() -> None:
+    play = Timed()
+    play.part(document=1, max_tokens=10_000)
+    play.steps(10)
+    play.submit(max_tokens=10_000)
+    batches = batches_of(play.steps(round(3 * SHARE**HEAVY * LONG / SHORT)))
+    assert batches.index(HEAVY) > 1.5 * SHARE**HEAVY * LONG / SHORT
+
+
+def test_a_batch_keeps_its_turn_while_more_of_its_requests_are_admitted() -> None:
+    play = Timed()
+    play.part(document=1, max_tokens=10_000)
+    play.submit(max_tokens=10_000)
+    play.steps(5)
+    batches = []
+    for _ in range(round(6 * SHARE**HEAVY * LONG / SHORT)):
+        leaver = play.part(document=1)
+        batches.append(play.step().jobs[0].batch)
+        play.scheduler.remove(leaver)
+    assert batches.count(HEAVY) >= 4
+
+
+@pytest.mark.parametrize(("slots", "reserve"), [(2, 2), (8, LIGHT_ROWS), (32, 8)])
+def test_light_requests_have_a_quarter_of_the_slots_to_themselves_and_at_least_some(slots: int, reserve: int) -> None:
+    assert Timed(slots).scheduler.reserve == reserve
+    plain = FairScheduler(slots, False, Limits())
+    assert (plain.reserve, plain.free_rows) == (0, slots)
+    assert plain.batch_of(new_job(Request((2,) * 300, Settings(), document=1), has_encoder=False)) == LIGHT
 
 
 @pytest.mark.parametrize("rows", [LIGHT_ROWS + 1, SLOTS])
@@ -288,6 +341,44 @@ def test_parts_stay_short_while_rows_decode_though_their_last_step_was_long_ago(
     play.scheduler.charge(prompt, 2 * RECENT)
     part = play.step()
     assert part.jobs == (long,) and len(part.spans[0].tokens) < Limits().chunk
+
+
+def test_what_fits_beside_the_requests_in_use_does_not_wait_unless_another_is_before_it() -> None:
+    play = Timed()
+    scheduler = play.scheduler
+
+    def job(document: int = 0, **settings: Any) -> Job:
+        made = new_job(Request((2,), Settings(decoder_prompt=(1,), **settings), document=document), has_encoder=True)
+        made.batch = scheduler.batch_of(made)
+        return made
+
+    def waits(*arriving: Job) -> int:
+        """Return the least length of the queue with which the requests are taken."""
+        for length in range(20):
+            with contextlib.suppress(QueueFull):
+                scheduler.check_room(arriving, length)
+                return length
+        raise AssertionError("they are never taken")
+
+    assert [waits(*(job() for _ in range(count))) for count in (SLOTS, SLOTS + 1, SLOTS + 2)] == [0, 1, 2]
+    for _ in range(6):
+        play.part(document=1)
+    play.step()
+    large, small = job(document=1, num_beams=4), job(document=1)
+    assert (waits(small), waits(small, large), waits(large, small)) == (0, 1, 2)
+    assert waits(large, job()) == 1  # light requests pass
+    play.part(document=1)
+    play.part(document=1)
+    play.part(document=1)  # which waits
+    play.step()
+    assert (scheduler.waiting, waits(), waits(small), waits(job())) == (1, 1, 2, 1)
+    lights = [play.submit() for _ in range(2)]
+    play.step()
+    assert all(light.admitted for light in lights) and scheduler.free_rows == RESERVED - 2
+    for _ in range(2):
+        play.submit()
+    play.step()
+    assert scheduler.rows_in_use == SLOTS + RESERVED and scheduler.free_rows == 0
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])

@@ -11,11 +11,13 @@ import pytest
 
 from hfx.python_backends.engine import invariants
 from hfx.python_backends.engine.fair_scheduler import FairScheduler
-from hfx.python_backends.engine.jobs import Job, Sequence, new_job
+from hfx.python_backends.engine.jobs import Drafter, Job, Sequence, new_job
 from hfx.python_backends.engine.plan import DEVICE_LIMITS, Limits, Plan, Run
+from hfx.python_backends.engine.prefix_cache import BLOCK, PrefixCache
 from hfx.python_backends.engine.reference import one_step
 from hfx.python_backends.engine.request import Request, Settings, Step
 from hfx.python_backends.engine.scheduler import similar
+from hfx.python_backends.errors import StepFailed
 from tests.rigs.engine.watched_engine import random_request
 
 TOKEN = 7
@@ -204,6 +206,15 @@ def test_without_a_new_request_the_last_rows_move_into_the_gap() -> None:
     assert decode.groups == 2
 
 
+def test_a_compaction_moves_as_few_rows_as_there_can_be() -> None:
+    play = Play(slots=4)
+    jobs = [play.submit() for _ in range(4)]
+    play.steps(2)
+    for leaver in (jobs[0], jobs[2]):
+        play.scheduler.remove(leaver)
+    assert play.step().moves == ((3, 0),)
+
+
 def test_several_new_requests_get_adjacent_rows() -> None:
     play = Play(slots=4)
     jobs = [play.submit() for _ in range(4)]
@@ -282,6 +293,53 @@ def test_each_number_of_beams_has_a_partition_and_partitions_take_turns() -> Non
     encode, *decodes = play.steps(7)
     assert encode.places == (((3, 0),), ((2, 0),), ((2, 1),), ((1, 0),))
     assert [(plan.width, plan.groups) for plan in decodes] == [(3, 1), (2, 2), (1, 1)] * 2
+
+
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_a_row_that_decodes_alone_has_a_draft_once_it_chooses_tokens(has_encoder: bool) -> None:
+    play = Play(has_encoder=has_encoder)
+    prompt = (TOKEN,) * 8
+    decoder_prompt = (4, 5, 6) if has_encoder else ()
+    job = play.enqueue(Request(prompt, Settings(max_tokens=100, decoder_prompt=decoder_prompt)))
+    job.sequences[0].drafter = Drafter(prompt, 8, 100)
+    plans = play.steps(6)
+    first = next(at for at, plan in enumerate(plans) if at and plan.picks)
+    assert first == (3 if has_encoder else 1)
+    assert [plan.draft for plan in plans[1:first]] == [()] * (first - 1)
+    assert plans[first].draft == (TOKEN,) and plans[first + 1].next_inputs == ((0, TOKEN),)
+    play.submit()
+    assert {plan.draft for plan in play.steps(5) if kind(plan) == "step" and plan.groups == 2} == {()}
+
+
+def test_the_drafter_reads_the_tokens_that_were_chosen() -> None:
+    play = Play()
+    job = play.submit()  # its prompt has no TOKEN
+    job.sequences[0].drafter = Drafter(job.request.prompt, 8, 100)
+    assert (TOKEN,) in [plan.draft for plan in play.steps(10) if plan.groups]
+
+
+def test_a_request_whose_choice_fails_ends_alone() -> None:
+    play = Play()
+    failed, other = play.submit(), play.submit()
+    plan = play.scheduler.schedule()
+    assert plan is not None
+    steps = [choice(*pick) for pick in plan.picks.items()]
+    play.scheduler.finish(plan, [replace(steps[0], error=StepFailed("the scores are not finite")), steps[1]])
+    assert failed.over and not other.over and play.scheduler.rows_in_use == 1
+    assert [plan.jobs for plan in play.steps(3)] == [(other,)] * 3
+
+
+def test_the_rest_of_a_cached_prompt_is_run_alone() -> None:
+    play = Play()
+    play.scheduler = FairScheduler(4, False, Limits(), prefixes=PrefixCache(8))
+    for _ in range(2):
+        play.submit(BLOCK + 3, max_tokens=1)
+        play.until_idle()
+    for _ in range(2):
+        play.submit(BLOCK + 3)
+    play.submit(3)
+    runs = [[(span.start, span.is_rest) for span in plan.spans] for plan in play.steps(8) if plan.spans]
+    assert runs == [[(BLOCK, True)], [(BLOCK, True)], [(0, False)]]
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
