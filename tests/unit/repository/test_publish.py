@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -12,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hfx.errors import RepositoryError, StorageFull
+from hfx.errors import RepositoryError, StorageFull, UsageError
 from hfx.manifest import read_manifest, verify_files, write_manifest
-from hfx.repository import Staging, check_target, lint, publish, recover
+from hfx.repository import Staging, check_target, lint, publish, recover, remove
 from hfx.repository.staging import stagings
 from tests.rigs.files.manifests import fill, manifest
 from tests.rigs.machine.faults import Killer
@@ -301,6 +302,85 @@ def test_recovery_says_what_it_did_and_has_nothing_to_do_twice(tmp_path: Path) -
         (stale / "new").mkdir(parents=True)
         assert recover(repository) == [f"deleted the abandoned staging folder {stale.name}"]
         assert recover(repository) == []
+
+
+def killed(repository: Path, moves: int) -> tuple[dict[str, bytes | None], Path]:
+    """Leave what a publication leaves that is killed after some moves. Return the state before, and the staging."""
+    export(repository, members=("_net", "_postprocess"))
+    before, staging = snapshot(repository), repository / ".hfx-staging-m-killed"
+    (staging / "old").mkdir(parents=True)
+    (staging / "new").mkdir()
+    fill(staging / "new", "m", ("_net", "_tokenize"), "two")
+    old, new = ("m", "m_net", "m_postprocess"), ("m_net", "m_tokenize", "m")
+    (staging / "journal.json").write_text(json.dumps({"name": "m", "old": old, "new": new}))
+    steps = [(repository / each, staging / "old" / each) for each in old]
+    for source, target in [*steps, *((staging / "new" / each, repository / each) for each in new)][:moves]:
+        source.rename(target)
+    return before, staging
+
+
+@pytest.mark.parametrize("moves", range(7))
+def test_an_unfinished_publication_is_undone_by_the_next_command(tmp_path: Path, moves: int) -> None:
+    before, _ = killed(tmp_path / "a", moves)
+    assert recover(tmp_path / "a") == ["rolled back the unfinished export of m"]
+    assert snapshot(tmp_path / "a") == before
+    killed(tmp_path / "b", moves)
+    export(tmp_path / "b", members=("_net", "_tokenize"), content="three", replace=True)
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {".hfx-lock", "m", "m_net", "m_tokenize"}
+    killed(tmp_path / "c", moves)
+    assert remove(tmp_path / "c", "m") == ("m", "m_net", "m_postprocess")
+    assert snapshot(tmp_path / "c") == {}
+
+
+def test_a_publication_that_was_committed_stays(tmp_path: Path) -> None:
+    _, staging = killed(tmp_path, moves=6)
+    (staging / "journal.json").rename(staging / "committed.json")
+    new = {path: content for path, content in snapshot(tmp_path).items() if not path.startswith(staging.name)}
+    assert recover(tmp_path) == ["deleted the version before of m"]
+    assert snapshot(tmp_path) == new and "m_tokenize" in new
+
+
+def test_a_version_is_not_restored_over_another_folder(tmp_path: Path) -> None:
+    killed(tmp_path, moves=2)
+    (tmp_path / "m_net").mkdir()
+    for _ in range(2):
+        with pytest.raises(RepositoryError, match="another 'm_net' is in its place"):
+            recover(tmp_path)
+    (tmp_path / "m_net").rmdir()
+    assert recover(tmp_path) == ["rolled back the unfinished export of m"]
+
+
+def test_a_read_only_repository_is_left_alone_unless_a_model_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # the tests may run as root
+    repository = tmp_path / "r"
+    for name in ("a", "b"):
+        (repository / f".hfx-staging-{name}").mkdir(parents=True)
+    before = snapshot(repository)
+    assert recover(repository) == [] and snapshot(repository) == before
+    assert {path.name for path in repository.iterdir()} == {".hfx-staging-a", ".hfx-staging-b"}
+    killed(repository, moves=3)
+    assert "rolled back the unfinished export of m" in recover(repository)
+
+
+def test_a_repository_without_leftovers_is_not_written(tmp_path: Path) -> None:
+    assert recover(tmp_path) == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_model_is_removed_with_its_folders_and_without_others(tmp_path: Path) -> None:
+    export(tmp_path, members=("_net", "_postprocess"))
+    (tmp_path / "m_other").mkdir()
+    assert remove(tmp_path, "m") == ("m", "m_net", "m_postprocess")
+    assert snapshot(tmp_path) == {"m_other": None}
+    with pytest.raises(RepositoryError, match="not made by hfx"):
+        remove(tmp_path, "m_other")
+
+
+def test_a_file_in_place_of_the_repository_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="--repository"):
+        check_target(tmp_path / "file" / "repository", "m", replace=False)
 
 
 def test_the_staging_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
