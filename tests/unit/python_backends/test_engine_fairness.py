@@ -147,6 +147,30 @@ def test_a_part_beside_rows_that_decode_is_never_longer_than_a_chunk() -> None:
     assert max(len(plan.spans[0].tokens) for plan in plans if plan.spans) == Limits().chunk
 
 
+def test_a_whole_prompt_that_is_longer_than_a_chunk_measures_parts_too() -> None:
+    token = 0.00001
+    play = Timed(has_encoder=False, seconds=lambda plan: len(plan.spans[0].tokens) * token, short_parts=True)
+    assert len(run_of(play, play.submit(2000, max_tokens=1))) == 5
+    token = 0.001  # slower from now on
+    [whole] = run_of(play, play.submit(400, max_tokens=1))
+    assert whole.spans[0].is_whole
+    assert len(run_of(play, play.submit(500, max_tokens=1))[0].spans[0].tokens) == Limits().chunk
+
+
+def test_parts_take_as_long_as_the_slowest_rows_that_decode_allow() -> None:
+    def seconds(plan: Plan) -> float:
+        if plan.spans:
+            return 0.001 * len(plan.spans[0].tokens)
+        return 0.1 if plan.jobs[0].batch == MEDIUM else 0.01
+
+    play = Timed(has_encoder=False, seconds=seconds, short_parts=True)
+    play.submit(max_tokens=10_000)
+    play.submit(num_beams=LIGHT_ROWS + 1, max_tokens=10_000)
+    play.steps(10)
+    parts = [len(plan.spans[0].tokens) for plan in run_of(play, play.submit(2000, max_tokens=1)) if plan.spans]
+    assert parts[1:-1] == [int(PART * 0.1 / 0.001) // QUERIES * QUERIES] * len(parts[1:-1])
+
+
 def test_parts_get_longer_after_the_last_step_of_others() -> None:
     play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=True)
     run_of(play, play.submit(max_tokens=3))
@@ -220,6 +244,11 @@ def test_a_batch_keeps_its_turn_while_more_of_its_requests_are_admitted() -> Non
 @pytest.mark.parametrize(("slots", "reserve"), [(2, 2), (8, LIGHT_ROWS), (32, 8)])
 def test_light_requests_have_a_quarter_of_the_slots_to_themselves_and_at_least_some(slots: int, reserve: int) -> None:
     assert Timed(slots).scheduler.reserve == reserve
+    play = Timed(8)
+    for _ in range(6):
+        play.submit()
+    play.step()
+    assert play.scheduler.free_rows == 2
     plain = FairScheduler(slots, False, Limits())
     assert (plain.reserve, plain.free_rows) == (0, slots)
     assert plain.batch_of(new_job(Request((2,) * 300, Settings(), document=1), has_encoder=False)) == LIGHT
@@ -367,18 +396,12 @@ def test_what_fits_beside_the_requests_in_use_does_not_wait_unless_another_is_be
     large, small = job(document=1, num_beams=4), job(document=1)
     assert (waits(small), waits(small, large), waits(large, small)) == (0, 1, 2)
     assert waits(large, job()) == 1  # light requests pass
-    play.part(document=1)
-    play.part(document=1)
-    play.part(document=1)  # which waits
+    play.enqueue(Request((2,), Settings(num_beams=4, decoder_prompt=(1,)), document=1))  # which waits
     play.step()
     assert (scheduler.waiting, waits(), waits(small), waits(job())) == (1, 1, 2, 1)
     lights = [play.submit() for _ in range(2)]
     play.step()
-    assert all(light.admitted for light in lights) and scheduler.free_rows == RESERVED - 2
-    for _ in range(2):
-        play.submit()
-    play.step()
-    assert scheduler.rows_in_use == SLOTS + RESERVED and scheduler.free_rows == 0
+    assert all(light.admitted for light in lights) and scheduler.free_rows == SLOTS - 8 + RESERVED - 2
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
