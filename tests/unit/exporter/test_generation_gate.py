@@ -12,8 +12,9 @@ import pytest
 
 from hfx.errors import VerificationFailed
 from hfx.exporter.generation.engine_folder import write_engine_folder
-from hfx.exporter.generation.gate import LIMITS, failures, judge, limits
+from hfx.exporter.generation.gate import LIMITS, Limits, failures, judge, limits
 from hfx.exporter.generation.measure import (
+    NOISE,
     ROWS,
     SLOTS,
     Figures,
@@ -100,6 +101,26 @@ def test_a_figure_beyond_its_limit_fails_with_its_value(precision: Any, found: F
 )
 def test_figures_within_their_limits_pass(precision: Any, found: Figures) -> None:
     judge("it", found, LIMITS[precision])
+
+
+def test_figures_at_their_limits_pass() -> None:
+    exact = figures(
+        forced={"agreement": 0.999, "delta_share": NOISE, "error": 1e-3, "worst": 1e-3},
+        greedy={"same": 0.7, "ties": 0.3},
+        beams={"same": 0.9, "ties": 0.09},
+        long={"error": 0.02, "worst": 0.02, "delta_share": NOISE},
+    )
+    assert failures(exact, LIMITS["fp32"]) == []
+    assert len(failures(replace(exact, long=replace(LONG, error=0.0201, worst=0.0201)), LIMITS["int8"])) == 2
+    grown = figures(forced={"error": 0.1, "worst": 0.1}, long={"error": 0.2, "worst": 0.4})
+    assert failures(grown, LIMITS["int8"]) == []
+    assert len(failures(replace(grown, long=replace(LONG, error=0.201, worst=0.401)), LIMITS["int8"])) == 2
+
+
+def test_a_limit_that_a_precision_does_not_have_is_not_set_by_the_user() -> None:
+    assert limits("int8", 0.05) == Limits(agreement=0.95, greedy=None, beams=None, delta=None, batch_variant=0)
+    assert limits("fp32", 0.05) == Limits(agreement=0.95, greedy=0.95, beams=0.95, delta=NOISE, batch_variant=0)
+    assert limits("fp16", None) == LIMITS["fp16"] == Limits(agreement=0.99, batch_variant=None)
 
 
 def test_the_user_may_accept_more_tokens_but_not_other_ones_in_another_batch() -> None:
