@@ -10,7 +10,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-arm64 test-versions newest constraints-lowest demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch proof zoo zoo-shared release clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-arm64 test-versions newest constraints-lowest demo docs mutants soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch proof zoo zoo-shared release clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -164,6 +164,10 @@ constraints-lowest: install ## constraints-lowest.txt, after a change of bounds 
 	echo "torch; python_version < '3'" | $(BIN)/uv pip compile --quiet --resolution lowest-direct --only-binary :all: --override - \
 		--python-version 3.11 --no-annotate --custom-compile-command 'make $@' --output-file $@.txt \
 		$(addprefix --extra ,$(subst $(comma), ,$(LOWEST_EXTRAS))) pyproject.toml
+
+PACKAGE ?= hfx/front/keys.py
+mutants: install ## Change one operator, constant or statement of PACKAGE at a time: a test must fail (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants $(PACKAGE)
 
 containers: install ## Images and containers, on a docker engine (6 minutes; skipped where none can be had)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/containers -m container --durations 5

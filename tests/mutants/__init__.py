@@ -1,0 +1,1 @@
+"""`make mutants`: see __main__.py."""
