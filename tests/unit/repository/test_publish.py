@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -43,7 +42,8 @@ def test_a_model_is_published_as_staged_and_nothing_else_is_left(tmp_path: Path)
         assert staging.path.parent == tmp_path
         assert [path.name for path in repository.iterdir()] == [".hfx-lock"]
         fill(staging.root)
-        publish(staging, replace=False)
+        published = publish(staging, replace=False)
+    assert published == read_manifest(repository / "m" / "hfx.json")
     assert [path.name for path in tmp_path.iterdir()] == ["repository"]
     assert {path.name for path in repository.iterdir()} - {".hfx-lock"} == {"m", "m_net"}
     assert verify_files(read_manifest(repository / "m" / "hfx.json"), repository) == []
@@ -121,6 +121,22 @@ def test_force_replaces_and_removes_members_that_are_gone(tmp_path: Path) -> Non
     assert (tmp_path / "m_net/1/data.bin").read_bytes() == b"two" * 100
 
 
+def test_force_replaces_a_model_whose_folder_was_deleted(tmp_path: Path) -> None:
+    export(tmp_path, members=("_net", "_postprocess"))
+    shutil.rmtree(tmp_path / "m_postprocess")
+    export(tmp_path, content="two", replace=True)
+    assert {path.name for path in tmp_path.iterdir()} - {".hfx-lock"} == {"m", "m_net"}
+
+
+def test_a_link_to_a_model_is_not_replaced(tmp_path: Path) -> None:
+    export(tmp_path / "elsewhere")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "m").symlink_to(tmp_path / "elsewhere" / "m")
+    with pytest.raises(RepositoryError, match="not made by hfx"):
+        export(tmp_path / "r", replace=True)
+    assert (tmp_path / "elsewhere" / "m" / "hfx.json").is_file()
+
+
 def test_force_never_touches_folders_of_others(tmp_path: Path) -> None:
     export(tmp_path)
     (tmp_path / "m_postprocess").mkdir()
@@ -157,10 +173,15 @@ def test_a_damaged_manifest_gives_no_right_to_any_folder(tmp_path: Path, damage:
     assert snapshot(tmp_path) == before
 
 
+def other_name(path: Path) -> None:
+    write_manifest(manifest("other", folders=("other", "other_net")), path)
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (lambda staging: staging.folder("m_tokenize"), "not those of the manifest"),
+        (lambda staging: other_name(staging.root / "m" / "hfx.json"), "not those of the manifest"),
         (lambda staging: (staging.root / "m_net" / "link").symlink_to("/"), "is a link"),
     ],
 )
@@ -189,7 +210,7 @@ def failing(call: Callable[..., object], at: int, error: BaseException) -> Calla
 
 # The first rename tries whether beside is possible.
 @pytest.mark.parametrize(
-    ("call", "at"), [*(("rename", at) for at in range(2, 9)), *(("fsync", at) for at in (1, 3, 9))]
+    ("call", "at"), [*(("rename", at) for at in range(2, 9)), *(("fsync", at) for at in (1, 3, 9, 17, 18))]
 )
 @pytest.mark.parametrize(
     ("error", "expected"),
@@ -302,70 +323,6 @@ def test_recovery_says_what_it_did_and_has_nothing_to_do_twice(tmp_path: Path) -
         (stale / "new").mkdir(parents=True)
         assert recover(repository) == [f"deleted the abandoned staging folder {stale.name}"]
         assert recover(repository) == []
-
-
-def killed(repository: Path, moves: int) -> tuple[dict[str, bytes | None], Path]:
-    """Leave what a publication leaves that is killed after some moves. Return the state before, and the staging."""
-    export(repository, members=("_net", "_postprocess"))
-    before, staging = snapshot(repository), repository / ".hfx-staging-m-killed"
-    (staging / "old").mkdir(parents=True)
-    (staging / "new").mkdir()
-    fill(staging / "new", "m", ("_net", "_tokenize"), "two")
-    old, new = ("m", "m_net", "m_postprocess"), ("m_net", "m_tokenize", "m")
-    (staging / "journal.json").write_text(json.dumps({"name": "m", "old": old, "new": new}))
-    steps = [(repository / each, staging / "old" / each) for each in old]
-    for source, target in [*steps, *((staging / "new" / each, repository / each) for each in new)][:moves]:
-        source.rename(target)
-    return before, staging
-
-
-@pytest.mark.parametrize("moves", range(7))
-def test_an_unfinished_publication_is_undone_by_the_next_command(tmp_path: Path, moves: int) -> None:
-    before, _ = killed(tmp_path / "a", moves)
-    assert recover(tmp_path / "a") == ["rolled back the unfinished export of m"]
-    assert snapshot(tmp_path / "a") == before
-    killed(tmp_path / "b", moves)
-    export(tmp_path / "b", members=("_net", "_tokenize"), content="three", replace=True)
-    assert {path.name for path in (tmp_path / "b").iterdir()} == {".hfx-lock", "m", "m_net", "m_tokenize"}
-    killed(tmp_path / "c", moves)
-    assert remove(tmp_path / "c", "m") == ("m", "m_net", "m_postprocess")
-    assert snapshot(tmp_path / "c") == {}
-
-
-def test_a_publication_that_was_committed_stays(tmp_path: Path) -> None:
-    _, staging = killed(tmp_path, moves=6)
-    (staging / "journal.json").rename(staging / "committed.json")
-    new = {path: content for path, content in snapshot(tmp_path).items() if not path.startswith(staging.name)}
-    assert recover(tmp_path) == ["deleted the version before of m"]
-    assert snapshot(tmp_path) == new and "m_tokenize" in new
-
-
-def test_a_version_is_not_restored_over_another_folder(tmp_path: Path) -> None:
-    killed(tmp_path, moves=2)
-    (tmp_path / "m_net").mkdir()
-    for _ in range(2):
-        with pytest.raises(RepositoryError, match="another 'm_net' is in its place"):
-            recover(tmp_path)
-    (tmp_path / "m_net").rmdir()
-    assert recover(tmp_path) == ["rolled back the unfinished export of m"]
-
-
-def test_a_read_only_repository_is_left_alone_unless_a_model_is_not_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # the tests may run as root
-    repository = tmp_path / "r"
-    for name in ("a", "b"):
-        (repository / f".hfx-staging-{name}").mkdir(parents=True)
-    before = snapshot(repository)
-    assert recover(repository) == [] and snapshot(repository) == before
-    assert {path.name for path in repository.iterdir()} == {".hfx-staging-a", ".hfx-staging-b"}
-    killed(repository, moves=3)
-    assert "rolled back the unfinished export of m" in recover(repository)
-
-
-def test_a_repository_without_leftovers_is_not_written(tmp_path: Path) -> None:
-    assert recover(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
 def test_a_model_is_removed_with_its_folders_and_without_others(tmp_path: Path) -> None:
