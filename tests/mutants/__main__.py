@@ -54,7 +54,7 @@ def _tests(folder: str, *names: str) -> tuple[str, ...]:
 ENGINE = _tests("unit/python_backends", "engine_scheduler", "engine_fairness")
 RANDOM = f"--deselect={ENGINE[0]}::test_random_requests_cancellations_and_failures_keep_the_invariants["
 ENGINE += tuple(f"{RANDOM}{seed}" for seed in range(1, 6))  # and 10 to 14: a third of the seeds kills as many
-PUBLISHING = _tests("unit/repository", "publish") + _tests("attacks", "hostile_repositories")
+PUBLISHING = _tests("unit/repository", "publish", "recovery") + _tests("attacks", "hostile_repositories")
 
 # Module -> (the least percentage of mutants killed, the files of its tests and other arguments of pytest).
 FLOORS: dict[str, tuple[float, tuple[str, ...]]] = {
