@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -102,6 +104,7 @@ def test_a_damaged_plan_is_refused(sources: tuple[Source, ...], folder: Folder) 
         b"".join([b'{"source": 0, "first_row": 1}\n', *lines]),
         b"".join([b'{"sour\n', *lines]),
         b"[" * 100_000,
+        b'{"other": 1}\n' + json.dumps({"sha256": hashlib.sha256(b'{"other": 1}\n').hexdigest()}).encode() + b"\n",
     ]
     for content in damaged:
         path.write_bytes(content)
