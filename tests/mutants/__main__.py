@@ -56,6 +56,8 @@ RANDOM = f"--deselect={ENGINE[0]}::test_random_requests_cancellations_and_failur
 ENGINE += tuple(f"{RANDOM}{seed}" for seed in range(1, 6))  # and 10 to 14: a third of the seeds kills as many
 PUBLISHING = _tests("unit/repository", "publish", "recovery") + _tests("attacks", "hostile_repositories")
 
+SLOW = "-m", "not full"  # also with the slow tests
+
 # Module -> (the least percentage of mutants killed, the files of its tests and other arguments of pytest).
 FLOORS: dict[str, tuple[float, tuple[str, ...]]] = {
     "hfx/python_backends/engine/scheduler.py": (0, ENGINE),
@@ -64,8 +66,8 @@ FLOORS: dict[str, tuple[float, tuple[str, ...]]] = {
     "hfx/front/keys.py": (0, _tests("unit/front", "keys")),
     "hfx/repository/publish.py": (0, (*PUBLISHING, f"--deselect={PUBLISHING[0]}::test_a_kill_")),
     "hfx/batch/plan.py": (0, _tests("unit/batch", "plan", "shards")),
-    "hfx/exporter/encoder/gate.py": (0, (*_tests("unit/exporter", "encoder_gate"), "-m", "not full")),
-    "hfx/exporter/generation/gate.py": (0, _tests("unit/exporter", "generation_gate")),
+    "hfx/exporter/encoder/gate.py": (0, (*_tests("unit/exporter", "encoder_gate"), *SLOW)),
+    "hfx/exporter/generation/gate.py": (0, (*_tests("unit/exporter", "generation_gate"), *SLOW)),
 }
 
 

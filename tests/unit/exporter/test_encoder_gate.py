@@ -239,7 +239,7 @@ def test_a_published_net_answers_like_its_checkpoint_alone_and_in_a_batch(side: 
 def test_a_net_passes_the_gate_only_if_its_figures_are_within_the_limits(side: Side) -> None:
     every = gate.Gate(side.kind, side.reference, max_drop=None, labelled=False)
     assert every.passed("It", side.model, LIMITS["fp32"]) == measure(side.model, side.kind, side.reference)
-    with pytest.raises(VerificationFailed, match="^It does not answer like the checkpoint"):
+    with pytest.raises(VerificationFailed, match=r"^It does not answer like the checkpoint"):
         every.passed("It", side.model, LIMITS["fp32"], side.changed(0, lambda value: value + 1))
 
 
