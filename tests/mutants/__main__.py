@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -84,6 +85,8 @@ class Run:
         tried = [each for each in self.all if not self.explained & {each.name, f"{each.line}\t*"}]
         self.mutants = {each.name: each for each in tried}
         self.results: dict[str, str] = {}
+        self.lines: set[int] = set()  # of the module, that the running test has executed
+        self.prepared = defaultdict[Path, set[int]](set)
         self.tests: dict[str, tuple[float, list[int]]] = {}  # the seconds and lines of each
 
     def pytest_configure(self) -> None:
@@ -113,21 +116,25 @@ class Run:
         self._run_all({item.nodeid: item for item in session.items})
         return True
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Count what fixtures execute for all later tests of the file, too, which may share them."""
+        self.prepared[item.path] |= self.lines
+
     def _baseline(self, items: Sequence[pytest.Item]) -> dict[str, Any]:
         """Return the seconds and lines of each test that passes and executes any, and the libraries that they load."""
         file = Path(tempfile.mkdtemp()) / "lines.json"
 
         def record() -> int:
-            lines: set[int] = set()
-            vars(self.module)["__lines__"] = lines
+            lines = vars(self.module)["__lines__"] = self.lines
             install(self.module, recording(self.tree))
             tests, before = {}, set(sys.modules)
             for item, following in zip(items, [*items[1:], None], strict=True):
                 lines.clear()
                 start = time.monotonic()
                 passed = all(report.passed for report in runtestprotocol(item, nextitem=following, log=False))
-                if passed and lines:
-                    tests[item.nodeid] = time.monotonic() - start, sorted(lines)
+                if passed and (lines or self.prepared[item.path]):
+                    tests[item.nodeid] = time.monotonic() - start, sorted(lines | self.prepared[item.path])
             modules = [name for name in sys.modules if name not in before and not name.startswith(("hfx.", "tests."))]
             file.write_text(json.dumps({"tests": tests, "modules": modules}))
             return 0
