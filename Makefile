@@ -10,7 +10,7 @@ NATIVE := hfx/native/libhfx_operators.so
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-arm64 test-versions newest constraints-lowest demo docs mutants soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch proof zoo zoo-shared release clean
+.PHONY: help install format check test test-failed test-fast test-full azure-checks containers cost test-cuda-host test-arm64 test-versions newest constraints-lowest fuzz mutants demo docs soak bench bench-docs bench-quick bench-encoder bench-generate bench-serve bench-batch proof zoo zoo-shared release clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -171,6 +171,10 @@ mutants: install ## Change one operator, constant or statement of PACKAGE at a t
 
 containers: install ## Images and containers, on a docker engine (6 minutes; skipped where none can be had)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/containers -m container --durations 5
+
+SECONDS ?= 600
+fuzz: install ## Fuzz what reads bytes from outside, SECONDS for each target (clang's libFuzzer; inputs stay in build/fuzz)
+	HFX_FUZZ_SECONDS=$(SECONDS) HFX_FUZZ_CORPUS=build/fuzz $(BIN)/python -m pytest -s tests/unit/native/test_fuzzers.py -m full -k fuzzing --timeout 0
 
 soak: install ## Ten minutes of load on a real Triton: memory, files and threads must not grow
 	$(BIN)/python -m pytest tests/triton -m soak --timeout 1800

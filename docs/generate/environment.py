@@ -40,6 +40,8 @@ TESTS = (
     ("HFX_TEST_PROCESSOR", "internal: the processor that a test simulates"),
     ("HFX_NATIVE_TEST_FLAGS", "flags of the compiler for the native library, such as sanitizers"),
     ("HFX_SOAK_SECONDS", "length of `make soak`; default: 600"),
+    ("HFX_FUZZ_SECONDS", "how long each target of `tests/unit/native/fuzz.cpp` is fuzzed; default: 60"),
+    ("HFX_FUZZ_CORPUS", "folder of the inputs that fuzzing finds, for its next run; default: none"),
     ("HFX_ZOO_CACHE", "folder of trained checkpoints and exports; default: ~/.cache/hfx/zoo"),
     ("HFX_BENCH_DATA", "folder of BillSum, for benchmarks and tests on its texts"),
 )

@@ -1,9 +1,10 @@
 // An ONNX Runtime whose graph adds a row's token ids: what the tests of the backend run in place of a net.
 //
-// logits [rows, 2] are the sum of a row's ids, and of their squares, times 1e-3. A run fails that has the id FAILING, as
-// does one that begins while another runs. The graph has the initializers adapter and adapters, as that of a shared net:
-// a model's last two weights are added to the logits of its rows. With STUB_MIXES, each row of a run of several gets the
-// answer of the next.
+// logits [rows, 2] are the sum of a row's ids, and of their squares, times 1e-3; of rows with several sequences [rows,
+// sequences, 2], and of the graph one.onnx [rows, 1]. A run fails that has the id FAILING, as does one that begins while
+// another runs. A run takes STUB_PAUSE microseconds more, or 300. The graph has the initializers adapter and adapters,
+// as that of a shared net: a model's last two weights are added to the logits of its rows. With STUB_MIXES, each row of
+// a run of several gets the answer of the next.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@ namespace {
 constexpr int32_t FAILING = 7;
 const char *const INPUTS[] = {"input_ids", "attention_mask", "item_shape"}, *const INITIALIZERS[] = {"adapter", "adapters"};
 std::atomic<bool> runs;
-int nothing;
+int nothing, classes_one;
 
 ort::Status *fail(const char *words) { return new ort::Status{words}; }
 ort::Status *pass() { return nullptr; }
@@ -42,8 +43,9 @@ template <typename Type> ort::Status *give(Type **out) {
     return nullptr;
 }
 
-ort::Status *session(const void *, const char *path, const void *, ort::Session **out) {
-    return access(path, R_OK) ? fail("there is no such graph") : give(out);
+ort::Status *session(const void *, const char *path, const void *, void **out) {
+    const char *one = strstr(path, "one.onnx");
+    return access(path, R_OK) ? fail("there is no such graph") : (*out = one ? &classes_one : &nothing, pass());
 }
 ort::Status *name(const char *text, char **out) {
     *out = strdup(text);
@@ -64,24 +66,28 @@ ort::Status *tensor(const void *, void *data, size_t, const int64_t *sizes, size
     return nullptr;
 }
 
-ort::Status *run(void *, const void *, const char *const *, const ort::Value *const *in, size_t inputs, const char *const *, size_t, ort::Value **out) {
+ort::Status *run(void *session, const void *, const char *const *, const ort::Value *const *in, size_t inputs, const char *const *, size_t, ort::Value **out) {
+    static const char *const pause = getenv("STUB_PAUSE");
     if (runs.exchange(true)) return fail("two runs at once");
-    usleep(300);
-    const int32_t *ids = static_cast<int32_t *>(in[0]->data), *mask = static_cast<int32_t *>(in[1]->data), *widths = static_cast<int32_t *>(in[2]->data);
-    int64_t rows = in[2]->shape[0], at = 0;
+    usleep(useconds_t(pause ? atoi(pause) : 300));
+    const int32_t *ids = static_cast<int32_t *>(in[0]->data), *mask = static_cast<int32_t *>(in[1]->data), *shapes = static_cast<int32_t *>(in[2]->data);
+    int64_t rows = in[2]->shape[0], rank = in[2]->shape[1], each = rank == 2 ? shapes[0] : 1, classes = session == &classes_one ? 1 : 2, at = 0;
     bool fails = false;
-    auto *made = new ort::Value{{rows, 2}, std::vector<float>(size_t(rows) * 2), nullptr};
-    for (int64_t row = 0; row < rows; row++) {
-        for (int64_t end = at + widths[row]; at < end; at++) {
+    auto *made = new ort::Value{{rows, classes}, std::vector<float>(size_t(rows * each) * 2), nullptr};
+    if (rank == 2) made->shape.insert(made->shape.begin() + 1, each);
+    for (int64_t row = 0; row < rows * each; row++) {
+        float *logits = &made->made[size_t(row * classes)];
+        for (int64_t end = at + shapes[row / each * rank + rank - 1]; at < end; at++) {
             fails = fails || ids[at] == FAILING;
             float id = 1e-3f * float(ids[at] * mask[at]);
-            made->made[size_t(2 * row)] += id, made->made[size_t(2 * row + 1)] += id * id;
+            logits[0] += id;
+            if (classes == 2) logits[1] += id * id;
         }
         if (inputs == 3) continue;
         int64_t slot = static_cast<int32_t *>(in[3]->data)[row], stride = in[4]->shape[1];
         const float *end = static_cast<float *>(in[4]->data) + (slot + 1) * stride;
-        fails = fails || in[3]->shape[0] != rows || slot < 0 || slot >= in[4]->shape[0];
-        for (int each = 0; each < 2 && !fails; each++) made->made[size_t(2 * row + each)] += end[each - 2];
+        fails = fails || in[3]->shape[0] != rows * each || slot < 0 || slot >= in[4]->shape[0];
+        for (int each = 0; each < classes && !fails; each++) logits[each] += end[each - 2];
     }
     if (getenv("STUB_MIXES")) std::rotate(made->made.begin(), made->made.begin() + 2, made->made.end());
     fails = fails || at != in[0]->shape[0];

@@ -57,6 +57,7 @@ struct TRITONBACKEND_Input {
     std::vector<int64_t> shape;
     Strings buffers;
     int memory;
+    std::vector<std::vector<char>> copies;  // of buffers that were read, in memory of their size: ASan finds who reads beyond them
 };
 struct TRITONBACKEND_Output {
     std::string name;
@@ -67,11 +68,14 @@ struct Parameter {
     std::string name;
     int type;
     int64_t number;
+    std::string text = "";
 };
 struct TRITONBACKEND_Request {
     std::vector<TRITONBACKEND_Input> inputs;
     Strings outputs{"label", "score", "truncated_tokens"};
     std::vector<Parameter> parameters;
+    std::string id;  // of its sequence
+    uint32_t flags = 0;
     uint64_t timeout = 0;
     std::atomic<bool> cancelled{false};
     std::atomic<int> checks{-1};  // how often it is not cancelled before it is; -1: always
@@ -91,12 +95,13 @@ thread_local long calls_left, allocations_left;  // until one fails; 0: none doe
 thread_local bool failed;                        // one has
 std::mutex metrics_lock;
 std::map<std::string, TRITONSERVER_Metric> metrics;  // by their labels
+size_t most_bytes = SIZE_MAX;                    // of an allocation
 
 void die(const std::string &words) {
     fprintf(stderr, "%s\n", words.c_str());
     _exit(1);
 }
-void check(bool right, const std::string &words) {
+template <typename Words> void check(bool right, const Words &words) {
     if (!right) die(words);
 }
 
@@ -114,8 +119,8 @@ const char *hfx::replaced() { return getenv("STUB_REPLACED"); }
 extern "C" {
 void *__real_malloc(size_t size);
 void *__real_realloc(void *memory, size_t size);
-void *__wrap_malloc(size_t size) { return fails(allocations_left) ? nullptr : __real_malloc(size); }
-void *__wrap_realloc(void *memory, size_t size) { return fails(allocations_left) ? nullptr : __real_realloc(memory, size); }
+void *__wrap_malloc(size_t size) { return size > most_bytes || fails(allocations_left) ? nullptr : __real_malloc(size); }
+void *__wrap_realloc(void *memory, size_t size) { return size > most_bytes || fails(allocations_left) ? nullptr : __real_realloc(memory, size); }
 
 // ---- the interface
 
@@ -174,16 +179,17 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request *reque
 TRITONSERVER_Error *TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request *request, uint32_t *out) { return *out = uint32_t(request->parameters.size()), call(); }
 TRITONSERVER_Error *TRITONBACKEND_RequestParameter(TRITONBACKEND_Request *request, uint32_t at, const char **name, int *type, const void **value) {
     const Parameter &found = request->parameters.at(at);
-    return *name = found.name.c_str(), *type = found.type, *value = &found.number, call();
+    return *name = found.name.c_str(), *type = found.type, *value = found.type ? static_cast<const void *>(&found.number) : found.text.c_str(), call();
 }
 TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request *request, bool *out) {
     return *out = request->cancelled || (request->checks >= 0 && request->checks-- == 0), call();
 }
+TRITONSERVER_Error *TRITONBACKEND_RequestCorrelationIdString(TRITONBACKEND_Request *request, const char **out) { return *out = request->id.c_str(), call(); }
+TRITONSERVER_Error *TRITONBACKEND_RequestFlags(TRITONBACKEND_Request *request, uint32_t *out) { return *out = request->flags, call(); }
 TRITONSERVER_Error *TRITONBACKEND_InferenceRequestTimeoutMicroseconds(TRITONBACKEND_Request *request, uint64_t *out) { return *out = request->timeout, call(); }
 TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t flags) {
     check(flags == 1 && request->releases == 0, "a request is released twice");
-    for (auto &input : request->inputs)
-        for (auto &buffer : input.buffers) std::string().swap(buffer);  // who still reads them is found by ASan
+    for (auto &input : request->inputs) input.copies.clear();  // who still reads them is found by ASan
     return request->releases++, nullptr;
 }
 TRITONSERVER_Error *TRITONBACKEND_InputProperties(
@@ -194,7 +200,8 @@ TRITONSERVER_Error *TRITONBACKEND_InputProperties(
 }
 TRITONSERVER_Error *TRITONBACKEND_InputBuffer(TRITONBACKEND_Input *input, uint32_t at, const void **data, uint64_t *bytes, int *memory, int64_t *) {
     const std::string &buffer = input->buffers.at(at);
-    return *data = buffer.data(), *bytes = buffer.size(), *memory = input->memory, call();
+    input->copies.emplace_back(buffer.begin(), buffer.end());
+    return *data = input->copies.back().data(), *bytes = buffer.size(), *memory = input->memory, call();
 }
 TRITONSERVER_Error *TRITONBACKEND_ResponseNew(TRITONBACKEND_Response **out, TRITONBACKEND_Request *request) {
     if (auto *error = call()) return error;
@@ -240,7 +247,7 @@ std::string packed(const Strings &texts) {
     return all;
 }
 void add_input(TRITONBACKEND_Request &request, const char *name, int type, std::vector<int64_t> shape, Strings buffers, int memory = 0) {
-    request.inputs.push_back({name, type, std::move(shape), std::move(buffers), memory});
+    request.inputs.push_back({name, type, std::move(shape), std::move(buffers), memory, {}});
 }
 
 // The kinds of requests, each for a function that fills one; `code` is the error that it gets.

@@ -36,7 +36,10 @@ FLAGS = ["-std=c++17", "-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra
 OWN = ["-fno-exceptions", "-fno-rtti"]  # of hfx's sources
 WRAPPED = ["-Wl,--wrap=malloc,--wrap=realloc", "-ldl", "-pthread"]
 ADDRESSES = "-fsanitize=address,undefined -fno-sanitize-recover=all"
-SANITIZERS = {"plain": "", "addresses": ADDRESSES, "threads": "-fsanitize=thread"}
+# Of clang. ONNX Runtime's functions are called by the number of their slot, with other types of pointers.
+FUZZER = "-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=function -fno-sanitize-recover=all"
+SANITIZERS = {"plain": "", "addresses": ADDRESSES, "threads": "-fsanitize=thread", "fuzzer": FUZZER}
+CLANG = next(filter(shutil.which, ["clang++", *(f"clang++-{version}" for version in range(25, 13, -1))]), None)
 KEY = "5e" * 32  # of a shared net
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "fails")  # the last one's id is FAILING
 
@@ -80,9 +83,10 @@ def compiled(sanitizer: str) -> tuple[Path, Path]:
 
     They are compiled once for each state of the sources, with the other STUBS beside them.
     """
-    if not shutil.which("g++"):
-        pytest.skip("no g++, whose sanitizers are libraries of their own")
-    command = ["g++", *FLAGS, f"-I{NATIVE}", *SANITIZERS[sanitizer].split()]
+    compiler = CLANG if sanitizer == "fuzzer" else shutil.which("g++") and "g++"
+    if not compiler:
+        pytest.skip("no g++, whose sanitizers are libraries of their own, or no clang++, which has libFuzzer")
+    command = [compiler, *FLAGS, f"-I{NATIVE}", *SANITIZERS[sanitizer].split()]
     key = build_key([*command, *OWN, *WRAPPED], [*SOURCES, *STUBS.values(), *NATIVE.rglob("*.h")])
 
     def compile_all(folder: Path) -> dict[str, Any]:
@@ -93,7 +97,7 @@ def compiled(sanitizer: str) -> tuple[Path, Path]:
             list(pool.map(compile_one, SOURCES, objects))
         subprocess.run([*command, *map(str, objects), *WRAPPED, "-o", str(folder / PROGRAM)], check=True)
         for name, stub in STUBS.items():
-            of_language = command if stub.suffix == ".cpp" else ["gcc", *SANITIZERS[sanitizer].split()]
+            of_language = command if stub.suffix == ".cpp" else [compiler, "-xc", *SANITIZERS[sanitizer].split()]
             subprocess.run([*of_language, str(stub), "-shared", "-fPIC", "-o", str(folder / name)], check=True)
         return {"command": command}
 
