@@ -47,8 +47,8 @@ bool read_content(TRITONBACKEND_Input *input, Tensor &tensor, Text &copy, Job &j
 
 bool read_strings(const Tensor &tensor, Array<Span> &strings, Job &job) {
     int64_t count = tensor.elements();
-    // A string has at least 4 bytes, so a count that is too large for the content is refused.
-    if (tensor.type != triton::BYTES || count < 0 || uint64_t(count) > tensor.content.size / 4) return refuse_content(tensor, job);
+    // A string has at least 4 bytes, so a count that is too large for the content is refused; so is a second tensor.
+    if (tensor.type != triton::BYTES || count < 0 || uint64_t(count) > tensor.content.size / 4 || !strings.empty()) return refuse_content(tensor, job);
     if (!strings.reserve(size_t(count))) return job.fail(triton::UNAVAILABLE);
     size_t at = 0;
     for (int64_t i = 0; i < count; i++) {
