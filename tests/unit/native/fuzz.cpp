@@ -40,9 +40,8 @@ struct Source {
 
     template <typename Type> Type take() {
         Type value{};
-        const size_t size = std::min(left, sizeof value);
-        std::copy_n(at, size, reinterpret_cast<uint8_t *>(&value));
-        return at += size, left -= size, value;
+        for (uint8_t *to = reinterpret_cast<uint8_t *>(&value); left && to < reinterpret_cast<uint8_t *>(&value + 1); left--) *to++ = *at++;
+        return value;
     }
     size_t below(size_t end) { return take<uint8_t>() % end; }
     // Mostly `likely`, or a number near it, or any number.
@@ -81,12 +80,12 @@ Ids encoded(const hfx::Tokenizer &tokenizer, const Strings &texts) {
     Bytes all;
     std::vector<uint64_t> ends;
     for (const std::string &text : texts) all.insert(all.end(), text.begin(), text.end()), ends.push_back(all.size());
-    Bytes exact(all);
+    const Bytes exact(all);
     std::vector<uint32_t> words(16 * all.size() + 64), counts(texts.size());
     Ids ids(words.size());
     int64_t count = hfx_tokenizer_encode(&tokenizer, exact.data(), ends.data(), ends.size(), ids.data(), words.data(), ids.size(), counts.data());
-    if (count < 0) return {int32_t(count)};
     size_t at = 0;
+    if (count < 0) return {int32_t(count)};
     for (uint32_t each : counts)
         for (uint32_t token = 0; token < each && at < ids.size(); token++, at++)
             check(tokenizer.token(ids[at]).data && (!token || words[at] >= words[at - 1]), "an id is beyond the vocabulary, or words don't ascend");
@@ -97,25 +96,23 @@ Ids encoded(const hfx::Tokenizer &tokenizer, const Strings &texts) {
 // numbers; or, behind 255, a whole file.
 void file_target(Source source) {
     static const std::string files[] = {content("0.hfx"), content("1.hfx"), content("2.hfx"), content("3.hfx"), content("4.hfx")};
-    constexpr size_t HEADER = 24, SECTION = 24;
+    constexpr uint32_t HEADER = 24, SECTION = 24;
     const size_t number = source.below(256), cut = number < 128 ? SIZE_MAX : source.take<uint32_t>();
     std::string bytes = files[number % 5];
     while (number < 255 && source.left) {
-        uint32_t sections, begin = HEADER, size;
+        uint32_t sections, value;
         memcpy(&sections, &bytes[12], 4);
         if (sections > 1000) break;
         const uint32_t section = source.take<uint8_t>() % (sections + 2), kind = source.take<uint8_t>(), place = source.take<uint8_t>();
-        const size_t entry = HEADER + SECTION * section;
-        size = uint32_t(SECTION * sections);
+        const uint32_t entry = HEADER + SECTION * section;
+        uint32_t begin = section > sections ? 0 : HEADER, size = section > sections ? HEADER : SECTION * sections;
         if (section < sections) memcpy(&begin, &bytes[entry + 8], 4), memcpy(&size, &bytes[entry + 16], 4);
-        if (section < sections && kind % 4 == 0) begin = uint32_t(entry), size = SECTION;
-        if (section > sections) begin = 0, size = HEADER;
+        if (section < sections && kind % 4 == 0) begin = entry, size = SECTION;
         const size_t words = std::max<size_t>(1, size / 4), from_end = kind & 128, word = (kind & 64 ? place * 257 : place) % words;
         const size_t at = begin + 4 * (from_end ? words - 1 - word : word);
         if (at + 4 > bytes.size()) break;
-        uint32_t value;
         memcpy(&value, &bytes[at], 4);
-        value = uint32_t(source.near(source.take<uint8_t>())) + (kind & 32 ? value : 0);
+        value = kind & 16 ? source.take<uint32_t>() : uint32_t(source.take<int8_t>()) + (kind & 32 ? value : 0);
         memcpy(&bytes[at], &value, 4);
     }
     bytes.resize(std::min(bytes.size(), cut));
@@ -127,7 +124,7 @@ void file_target(Source source) {
     for (const hfx::Template *each : {&tokenizer.single, &tokenizer.pair})
         for (const auto &part : {each->begin, each->middle, each->end})
             for (size_t at = 0; at < part.count; at++) check(tokenizer.token(part.ids[at]).data, "a special token is beyond the vocabulary");
-    encoded(tokenizer, {"", "The quick brown fox doesn't  jump. [SEP]", "caf\u00e9 e\u0316\u0301 \u4f60\u597d \uac00\u1100\u1161\u11a8", " <s>new word <mask>12\n\U0001f468\u200d\U0001f469 \U0010ffff"});
+    encoded(tokenizer, {"", "Anna went from Paris to the market in Berlin. The weather was awful! [SEP]", "caf\u00e9 e\u0316\u0301 \u4f60\u597d \uac00\u1100\u1161\u11a8", " <s>new word <mask>12\n\U0001f468\u200d\U0001f469 \U0010ffff"});
 }
 
 // The number of a tokenizer, and texts: each has the ids in a batch that it has alone.
@@ -172,9 +169,9 @@ void model_target(Source source) {
     const std::string config = source.until(0), settings = source.until(0), answer = source.until(0);
     shared(101, settings.data(), settings.size()), shared(102, answer.data(), answer.size()), shared(103, source.at, source.left);
     TRITONBACKEND_Model model = {"any", config, nullptr};
+    TRITONBACKEND_Request request;
     std::string words;
     if (!open(model, words)) return check(!words.empty(), "a refusal has no words");
-    TRITONBACKEND_Request request;
     KINDS[1].fill(request), request.outputs.push_back("logits");
     send(model, request), wait_for(request), check_done(request), close(model);
 }
@@ -197,7 +194,7 @@ bool fill(TRITONBACKEND_Request &request, Source &source, int64_t rows) {
             const int32_t value = tensor.type == BYTES ? 0 : int32_t(source.near(2));
             bytes += tensor.type == BYTES ? packed({source.text()}) : std::string(reinterpret_cast<const char *>(&value), tensor.type == BOOL ? 1 : 4);
         }
-        bytes.resize(std::min(bytes.size(), size_t(std::max<int64_t>(0, source.near(int64_t(bytes.size()))))));
+        bytes.resize(size_t(std::max<int64_t>(0, std::min(source.near(int64_t(bytes.size())), int64_t(bytes.size()) + 9))));
         const size_t cut = source.below(8) ? 0 : std::min(bytes.size(), source.below(256));
         add_input(request, tensor.name, int(type), shape, cut ? Strings{bytes.substr(0, cut), bytes.substr(cut)} : Strings{bytes}, source.near(0) == 2 ? 2 : 0);
     }
@@ -219,10 +216,10 @@ bool fill(TRITONBACKEND_Request &request, Source &source, int64_t rows) {
 // Requests to a model. Each gets the same answer beside the others that it gets alone; and if the n-th call or allocation
 // fails, each is still answered once.
 void request_target(Source source) {
-    static TRITONBACKEND_Model models[5];
-    const size_t number = source.below(5);
-    TRITONBACKEND_Model &model = models[number];
-    std::string words, name = std::to_string(number);
+    static auto &models = *new std::map<std::string, TRITONBACKEND_Model>;  // that live until the process ends
+    const std::string name = std::to_string(source.below(5));
+    TRITONBACKEND_Model &model = models[name];
+    std::string words;
     if (!model.state) model = {name, content(name + ".json"), nullptr}, check(open(model, words), words);
     const size_t failing = source.below(256), count = 1 + source.below(3);
     const int64_t rows = 1 + int64_t(source.below(4));
@@ -331,13 +328,18 @@ void adapters_target(Source source) {
     if (operators.empty()) hfx::api = &table, hfx::add_adapter_operators(nullptr);
     const ort::Operator *op = operators[source.below(operators.size())];
     const bool linear = strstr(op->name(op), "Linear"), residual = strstr(op->name(op), "Add");
+    const uint64_t size = strstr(op->name(op), "Int8") ? 1 : 4, scales = size == 1;
+    auto numbers = [size](uint64_t weights) { return (weights * size + 3) / 4; };
     const size_t base = linear ? 0 : residual ? 2 : 1, pool = base + 2;  // the inputs that are like x end at `base`
     Node node;
     int64_t in = 1 + int64_t(source.below(48)), out = 0, texts = int64_t(source.below(5)), tokens = int64_t(source.below(8));
     for (const char *each : {"in_features", "offset", "out_features"}) node.attributes[each] = source.near(*each == 'i' ? in : 1 + int64_t(source.below(40)));
+    const uint64_t inputs = uint64_t(node.attributes["in_features"]), outputs = uint64_t(node.attributes["out_features"]);
+    uint64_t stride = uint64_t(node.attributes["offset"]) + (linear ? outputs * (1 + scales) + numbers(outputs * inputs) : 0);
     for (const char *each : {"0", "1", "2"}) {
         int64_t &columns = node.attributes[std::string("columns") + each], &rank = node.attributes[std::string("rank") + each];
         columns = source.near(int64_t(source.below(24))), rank = source.near(columns ? int64_t(source.below(12)) : 0), out += columns & 0xfff;
+        if (!linear && rank) stride += 16 + scales * uint64_t(rank) + numbers(uint64_t(rank) * inputs) + numbers(uint64_t(rank) * uint64_t(columns));
     }
     const size_t step = source.below(64), modulo = 1 + source.below(12), special = source.below(4);
     auto add = [&](std::vector<int64_t> sizes, bool whole, int64_t end) {
@@ -357,7 +359,7 @@ void adapters_target(Source source) {
     for (size_t at = 0; at <= base; at++) add(at ? y : x, false, 0);
     const int64_t slots = 1 + int64_t(source.below(4));
     add({source.below(4) ? texts : 1}, true, slots);
-    add({slots, source.take<uint16_t>() % 4096}, false, 1);
+    add({slots, int64_t(std::min<uint64_t>(stride, 9000))}, false, 1);
     if (!linear && x.size() == 3 && tokens && source.below(2)) add({texts}, true, tokens);
     if (!compute(op, node) || !node.inputs[0].sizes[0]) return;
     auto part = [](const Given &all, int64_t text) {

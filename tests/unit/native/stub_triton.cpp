@@ -292,6 +292,7 @@ const Kind KINDS[] = {
     {INVALID, [](auto &r) { add_input(r, "text_input", INT32, {1, 1}, {"abcd"}); }},
     {INVALID, [](auto &r) { add_input(r, "text_input", BYTES, {1, 1}, {packed({"a"})}, 2); }},  // of a GPU
     {INVALID, [](auto &r) { add_input(r, "text_input", BYTES, {1, 1}, {packed({"\xff"})}); }},
+    {INVALID, [](auto &r) { texts<2>(r); texts<2>(r); }},
     {INVALID, [](auto &r) { texts<2>(r); add_input(r, "top_k", INT32, {2, 1}, {"\1"}); }},
     {INVALID, [](auto &r) { texts<2>(r); add_input(r, "top_k", INT32, {1, 1}, {std::string("\1\0\0\0", 4)}); }},
     {INVALID, [](auto &r) { texts<2>(r); add_input(r, "top_k", INT32, {2, 1}, {std::string(8, '\0')}); }},
