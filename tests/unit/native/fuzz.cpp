@@ -124,7 +124,7 @@ void file_target(Source source) {
     for (const hfx::Template *each : {&tokenizer.single, &tokenizer.pair})
         for (const auto &part : {each->begin, each->middle, each->end})
             for (size_t at = 0; at < part.count; at++) check(tokenizer.token(part.ids[at]).data, "a special token is beyond the vocabulary");
-    encoded(tokenizer, {"", "Anna went from Paris to the market in Berlin. The weather was awful! [SEP]", "caf\u00e9 e\u0316\u0301 \u4f60\u597d \uac00\u1100\u1161\u11a8", " <s>new word <mask>12\n\U0001f468\u200d\U0001f469 \U0010ffff"});
+    encoded(tokenizer, {"", "Anna's weather  markets: The quick brown foxes don't jump. [SEP]", "caf\u00e9 e\u0316\u0301 \u4f60\u597d \uac00\u1100\u1161\u11a8", " <s>new word <mask>12\n\U0001f468\u200d\U0001f469 \U0010ffff"});
 }
 
 // The number of a tokenizer, and texts: each has the ids in a batch that it has alone.
