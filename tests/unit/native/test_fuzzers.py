@@ -168,7 +168,7 @@ def run(target: str, folder: Path, sanitizer: str, *arguments: Path | str) -> st
     return done.stderr
 
 
-@pytest.mark.parametrize(("sanitizer", "changes"), [("plain", "30"), full("addresses", "1000")])
+@pytest.mark.parametrize(("sanitizer", "changes"), [("plain", "30"), full("addresses", "200")])
 @pytest.mark.parametrize("target", TARGETS)
 def test_seeds_and_random_changes_of_them_are_read(target: str, sanitizer: str, changes: str, folder: Path) -> None:
     run(target, folder, sanitizer, changes, *sorted((folder / "seeds" / target).iterdir()))
