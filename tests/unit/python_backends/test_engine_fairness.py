@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,6 @@ from hfx.python_backends.engine.fair_scheduler import (
 from hfx.python_backends.engine.jobs import Job, new_job
 from hfx.python_backends.engine.plan import QUERIES, Limits, Plan, Run, Span
 from hfx.python_backends.engine.request import Request, Settings
-from hfx.python_backends.errors import QueueFull
 from tests.unit.python_backends.test_engine_scheduler import Play
 
 SLOTS = 8
@@ -324,41 +322,6 @@ def test_a_long_prompt_runs_beside_a_document_most_of_the_time() -> None:
     assert len(plans) - len(own) <= len(own) / SHARE + 1
 
 
-def test_a_full_queue_refuses_what_would_wait_and_takes_what_passes() -> None:
-    play = Timed()
-    for _ in range(SLOTS + 4):
-        play.part(document=1)
-    play.step()
-    scheduler = play.scheduler
-
-    def job(**settings: Any) -> Job:
-        made = new_job(Request((2,), Settings(decoder_prompt=(1,), **settings)), has_encoder=True)
-        made.batch = scheduler.batch_of(made)
-        return made
-
-    assert scheduler.free_rows == RESERVED
-    passing = [job() for _ in range(RESERVED)]
-    scheduler.check_room(passing, max_queue=4)
-    with pytest.raises(QueueFull):
-        scheduler.check_room([*passing, job()], max_queue=4)
-    with pytest.raises(QueueFull):
-        scheduler.check_room([job(num_beams=5)], max_queue=4)  # more than are reserved
-
-
-def test_a_request_behind_a_wider_one_of_its_kind_counts_as_waiting() -> None:
-    play = Timed()
-    for _ in range(SLOTS):
-        play.part(document=1)
-    for beams in (RESERVED - 1, RESERVED):
-        play.submit(num_beams=beams)  # the second waits, though one of the reserved rows is free
-    play.step()
-    narrow = new_job(Request((2,), Settings(decoder_prompt=(1,))), has_encoder=True)
-    assert play.scheduler.waiting == 1
-    with pytest.raises(QueueFull):
-        play.scheduler.check_room([narrow], max_queue=1)
-    play.scheduler.check_room([narrow], max_queue=2)
-
-
 def test_parts_stay_short_while_rows_decode_though_their_last_step_was_long_ago() -> None:
     play = Timed(has_encoder=False, seconds=seconds_of_prompts, short_parts=True)
     light = play.submit(max_tokens=10_000)
@@ -370,38 +333,6 @@ def test_parts_stay_short_while_rows_decode_though_their_last_step_was_long_ago(
     play.scheduler.charge(prompt, 2 * RECENT)
     part = play.step()
     assert part.jobs == (long,) and len(part.spans[0].tokens) < Limits().chunk
-
-
-def test_what_fits_beside_the_requests_in_use_does_not_wait_unless_another_is_before_it() -> None:
-    play = Timed()
-    scheduler = play.scheduler
-
-    def job(document: int = 0, **settings: Any) -> Job:
-        made = new_job(Request((2,), Settings(decoder_prompt=(1,), **settings), document=document), has_encoder=True)
-        made.batch = scheduler.batch_of(made)
-        return made
-
-    def waits(*arriving: Job) -> int:
-        """Return the least length of the queue with which the requests are taken."""
-        for length in range(20):
-            with contextlib.suppress(QueueFull):
-                scheduler.check_room(arriving, length)
-                return length
-        raise AssertionError("they are never taken")
-
-    assert [waits(*(job() for _ in range(count))) for count in (SLOTS, SLOTS + 1, SLOTS + 2)] == [0, 1, 2]
-    for _ in range(6):
-        play.part(document=1)
-    play.step()
-    large, small = job(document=1, num_beams=4), job(document=1)
-    assert (waits(small), waits(small, large), waits(large, small)) == (0, 1, 2)
-    assert waits(large, job()) == 1  # light requests pass
-    play.enqueue(Request((2,), Settings(num_beams=4, decoder_prompt=(1,)), document=1))  # which waits
-    play.step()
-    assert (scheduler.waiting, waits(), waits(small), waits(job())) == (1, 1, 2, 1)
-    lights = [play.submit() for _ in range(2)]
-    play.step()
-    assert all(light.admitted for light in lights) and scheduler.free_rows == SLOTS - 8 + RESERVED - 2
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
