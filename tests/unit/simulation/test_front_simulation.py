@@ -157,7 +157,7 @@ class World:
     async def _reading(self, caller: Caller) -> Caller | None:
         """Read the answer late."""
         request, content = self.request(self.random.choice(("long", "long", "stream", "infer")))
-        request.waits = self.random.random() * WRITE
+        request.waits = self.random.random() * (WRITE - 0.1)
         caller.transport.pause_reading()
         caller.send(request, content)
         await asyncio.sleep(request.waits)
