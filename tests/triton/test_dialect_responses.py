@@ -64,7 +64,7 @@ def test_a_stream_has_the_events_that_the_client_collects(
         *("response.output_text.done", "response.content_part.done", "response.output_item.done", f"response.{end}"),
     ]
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert "".join(deltas) == whole.output_text and len(deltas) > 3
+    assert "".join(deltas) == whole.output_text and len(deltas) > 1  # a busy server joins some
     last: Any = events[-1]
     assert (last.response.output_text, last.response.usage) == (whole.output_text, whole.usage)
     with openai_api.responses.stream(**options) as stream:  # the client's own accumulator checks each event

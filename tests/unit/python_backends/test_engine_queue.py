@@ -78,3 +78,23 @@ def test_what_fits_beside_the_requests_in_use_does_not_wait_unless_another_is_be
     lights = [play.submit() for _ in range(2)]
     play.step()
     assert all(light.admitted for light in lights) and scheduler.free_rows == SLOTS - 8 + RESERVED - 2
+
+
+def test_no_more_rows_are_given_than_there_are_with_those_that_are_reserved() -> None:
+    play = Timed()
+    parts = [play.part(document=1) for _ in range(SLOTS + 1)]
+    play.steps(SLOTS)
+    assert [part.admitted for part in parts] == [True] * SLOTS + [False]
+    assert play.scheduler.free_rows == RESERVED
+    for _ in range(RESERVED + 1):
+        play.submit(max_tokens=100)
+    play.steps(SLOTS)
+    assert (play.scheduler.rows_in_use, play.scheduler.free_rows) == (SLOTS + RESERVED, 0)
+
+
+def test_no_row_is_free_where_light_requests_have_all_of_them() -> None:
+    play = Timed()
+    for _ in range(SLOTS):
+        play.submit(max_tokens=100)
+    play.steps(2)
+    assert (play.scheduler.rows_in_use, play.scheduler.free_rows) == (SLOTS, 0)
