@@ -55,6 +55,9 @@ def _tests(folder: str, *names: str) -> tuple[str, ...]:
 ENGINE = _tests("unit/python_backends", "engine_scheduler", "engine_fairness", "engine_queue")
 RANDOM = f"--deselect={ENGINE[0]}::test_random_requests_cancellations_and_failures_keep_the_invariants["
 ENGINE += tuple(f"{RANDOM}{seed}" for seed in range(1, 6))  # and 10 to 14: a third of the seeds kills as many
+ENGINE += _tests("unit/python_backends", "engine_core", "engine_prefix") + _tests(
+    "unit/simulation", "engine_simulation"
+)
 PUBLISHING = _tests("unit/repository", "publish", "recovery") + _tests("attacks", "hostile_repositories")
 
 SLOW = "-m", "not full"  # also with the slow tests

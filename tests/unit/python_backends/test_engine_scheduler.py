@@ -121,6 +121,9 @@ def test_prompts_of_unlike_lengths_are_not_padded_to_each_other() -> None:
     assert [len(job.prompt) for job in similar(jobs, 1000, Limits())] == [200, 190]
     assert [len(job.prompt) for job in similar(jobs[1:2] + jobs[3:], 1000, Limits())] == [4, 4, 20]
     assert [len(job.prompt) for job in similar(jobs, 1000, DEVICE_LIMITS)] == [200, 4, 190, 4, 20]
+    jobs = [new_job(Request((1,) * length, Settings()), has_encoder=False) for length in (300, 200, 64, 1)]
+    assert [len(job.prompt) for job in similar(jobs[:2], 1000, Limits())] == [300, 200]  # 1.5 times as long
+    assert [len(job.prompt) for job in similar(jobs[2:], 1000, Limits())] == [64, 1]  # 128 padded tokens
 
 
 def test_the_head_of_the_queue_is_never_passed_by_a_smaller_request() -> None:
@@ -331,15 +334,27 @@ def test_a_request_whose_choice_fails_ends_alone() -> None:
 
 def test_the_rest_of_a_cached_prompt_is_run_alone() -> None:
     play = Play()
-    play.scheduler = FairScheduler(4, False, Limits(), prefixes=PrefixCache(8))
+    limits = Limits(chunk=BLOCK + 10, few=1000)  # with what is cached, the prompts would have more than a part
+    play.scheduler = FairScheduler(4, False, limits, prefixes=PrefixCache(8))
     for _ in range(2):
         play.submit(BLOCK + 3, max_tokens=1)
         play.until_idle()
     for _ in range(2):
         play.submit(BLOCK + 3)
     play.submit(3)
-    runs = [[(span.start, span.is_rest) for span in plan.spans] for plan in play.steps(8) if plan.spans]
-    assert runs == [[(BLOCK, True)], [(BLOCK, True)], [(0, False)]]
+    play.submit(BLOCK + 3)
+    runs = [[(span.start, span.is_rest) for span in plan.spans] for plan in play.steps(10) if plan.spans]
+    assert runs == [[(BLOCK, True)], [(BLOCK, True)], [(0, False)], [(BLOCK, True)]]
+
+
+def test_only_a_prompt_of_more_than_a_part_is_run_in_parts() -> None:
+    for length, parts in ((10, [10]), (11, [10, 2])):
+        play = Play(limits=Limits(chunk=10))
+        play.submit(length, max_tokens=1)
+        assert [len(plan.spans[0].tokens) for plan in play.steps(len(parts))] == parts
+    for _ in range(2):
+        play.submit(10, max_tokens=1)
+    assert [len(span.tokens) for span in play.step().spans] == [10, 10]
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
