@@ -333,8 +333,10 @@ class ClientConnection(HttpToolsProtocol):
             self.cycle.disconnected = True
             for task in self.tasks:
                 task.cancel()
-        end = self.close_when_read if lingers else self._close
-        end()
+        if lingers:
+            self.close_when_read()
+        else:
+            self._close()
 
     def close_when_read(self) -> None:
         """Close the connection after an answer.

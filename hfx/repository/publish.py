@@ -102,7 +102,7 @@ def recover(repository: Path) -> list[str]:
 def _staged_manifest(staging: Staging) -> Manifest:
     manifest = read_manifest(staging.root / staging.name / MANIFEST_FILE)
     staged = {path.name for path in staging.root.iterdir()}
-    if staged != set(manifest.folders):  # which begin with the manifest's name
+    if staged != set(manifest.folders):  # of which only the manifest's name can be that of a staging
         raise RepositoryError(
             f"The staged folders {', '.join(sorted(staged))} are not those of the manifest of {manifest.name!r}: "
             f"{', '.join(manifest.folders)}.",

@@ -68,7 +68,7 @@ class Workspace:
                 try:
                     self.folder.rmdir()
                 except OSError:
-                    lock.touch(0o600)
+                    lock.touch(0o600)  # by which the next sweep finds the folder
         close(self.lock)
 
 

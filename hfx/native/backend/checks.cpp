@@ -34,7 +34,7 @@ bool Checks::is_due(size_t count, size_t &job) {
 }
 
 void Checks::count(bool passed) {
-    if (!passed) triton::log(triton::ERROR, "a check of the backend's own state has failed; please report this to the makers of hfx");
+    if (!passed) triton::log(triton::ERROR, "a check of the backend's state has failed, which is a fault of hfx: please report it");
     if (counters_[passed]) triton::done(TRITONSERVER_MetricIncrement(counters_[passed], 1));
 }
 

@@ -1,6 +1,6 @@
-// Checks of the backend's own state while it serves, counted on /metrics (hfx_state_checks_total), so that no caller
-// gets what belongs to another one: of every 1,000 runs for several requests, one request is run again alone; and a queue
-// that is empty must have no counts left.
+// Checks of the backend's state while it serves, counted on /metrics (hfx_state_checks_total). They find samples of what
+// would mix up answers: of every 1,000 runs for several requests, one request is run again alone. An empty queue must
+// have no counts left.
 #pragma once
 #include "net.h"
 #include "triton.h"

@@ -1,4 +1,4 @@
-"""What always holds of the state of an engine between two steps. Otherwise a row could be lost, or have two owners."""
+"""What must hold of the state of an engine between two steps, so that no row is lost, and none has two requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from .scheduler import Partition, Scheduler
 
 
 def check(state: FairScheduler, runners: tuple[Runner, ...] = ()) -> None:
-    """Raise BrokenState if `state` loses, shares or leaks a row, or if a cache of `runners` has another length."""
+    """Raise BrokenState if `state` loses, shares or leaks a row.
+
+    With `runners`, those of the first batches, also raise it if a row's cache has another length than its sequence.
+    """
     for batch in state.batches:
         check_batch(batch)
-    _require(not state.waiting or not state.idle, "somebody waits and nothing is done")
+    _require(not state.waiting or not state.idle, "requests wait, and nothing is done")
     check_prefixes(state.prefixes)
     for batch, runner in zip(state.batches, runners, strict=False):
         _check_lengths(batch, runner.partitions)
@@ -69,14 +72,14 @@ def _check_partition(partition: Partition) -> None:
 
 
 def _check_places(state: Scheduler, assigned: Mapping[Sequence, Partition]) -> None:
-    """A job is in exactly one of waiting, to_prefill, being chunked or seated, and no seated job is over."""
+    """A job is in exactly one of waiting, to_prefill, being chunked or having rows, and none of them is over."""
     waiting, to_prefill = list(state.waiting), list(state.to_prefill)
     admitted = list(dict.fromkeys(sequence.job for sequence in assigned))
     chunking = [] if state.chunking is None else [state.chunking]
     everywhere: list[Job] = [*waiting, *to_prefill, *chunking, *admitted]
     _require(len(set(everywhere)) == len(everywhere), "a job is at two places")
-    _require(not any(job.over for job in everywhere), "a job is over and still there")
-    _require(not any(sequence.over for sequence in assigned), "a sequence is over and still sits")
+    _require(not any(job.over for job in everywhere), "a job is over and not removed")
+    _require(not any(sequence.over for sequence in assigned), "a sequence is over and has rows")
     _require(not any(job.admitted for job in waiting), "a job waits that has rows reserved")
     _require(all(job.admitted for job in (*to_prefill, *chunking, *admitted)), "a job goes on without rows")
     _require(all(each in assigned for job in admitted for each in job.unfinished), "a sequence has lost its group")
@@ -114,4 +117,4 @@ def _check_lengths(state: Scheduler, partitions: Mapping[int, DecoderPartition])
 
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise BrokenState(f"the state of the engine is broken: {otherwise}", "The process ends, and is started again")
+        raise BrokenState(f"the state of the engine is broken, which is a fault of hfx: {otherwise}")

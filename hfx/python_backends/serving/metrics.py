@@ -16,7 +16,7 @@ from ..errors import REASONS
 Kind = Literal["counter", "gauge"]
 Labels = tuple[tuple[str, str], ...]
 
-STATE_CHECKS = "Checks of the own state: every 1,000 steps, or every 1,000 runs for several requests; passed or failed"
+STATE_CHECKS = "Checks of the state, by result: every 1,000 steps, or every 1,000 runs for several requests"
 SECONDS = 0.2
 SLOW = 5  # rounds between two publications of the histograms, which have many lines
 

@@ -77,7 +77,7 @@ def test_a_repository_without_leftovers_is_not_written(tmp_path: Path) -> None:
     assert recover(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_somebody_has_deleted_meanwhile_are_not_missed(tmp_path: Path) -> None:
+def test_recovery_goes_on_if_folders_are_already_deleted(tmp_path: Path) -> None:
     before, _ = killed(tmp_path, moves=6)
     shutil.rmtree(tmp_path / "m_tokenize")
     assert recover(tmp_path) == ["rolled back the unfinished export of m"]

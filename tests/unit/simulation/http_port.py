@@ -32,7 +32,7 @@ PASSED = (b"accept-encoding", b"traceparent", b"tracestate")  # a client's heade
 WRITTEN = (b"host", LENGTH, HEAD_LENGTH)  # headers that the front itself writes
 Answer = tuple[int, bytes]
 LOST = (0, b"")  # an answer of which a reset may have cut a part, because bytes follow a connection's last request
-Exchange = Callable[[bytes], bytes]  # the bytes of a request to those of its answer
+Answering = Callable[[bytes], bytes]  # returns the bytes of a request's answer
 
 
 def echo(request: bytes) -> bytes:
@@ -44,12 +44,12 @@ def echo(request: bytes) -> bytes:
 
 
 class Upstream(asyncio.Protocol):
-    """A connection from the front. Each request must be one by the letter, and is answered by `exchange`."""
+    """A connection from the front. Each request must be one by the letter, and `answering` returns its answer."""
 
     transport: Transport
 
-    def __init__(self, seen: Seen, exchange: Exchange) -> None:
-        self._seen, self._exchange, self._received = seen, exchange, b""
+    def __init__(self, seen: Seen, answering: Answering) -> None:
+        self._seen, self._answering, self._received = seen, answering, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(Transport, transport)
@@ -60,7 +60,7 @@ class Upstream(asyncio.Protocol):
         assert not reader.is_malformed and not (reader.requests and reader.rest), self._received
         if reader.requests:
             [request] = reader.requests
-            answer = self._exchange(self._received)
+            answer = self._answering(self._received)
             self._received = b""
             self._seen.forwarded.append((request, next(answers(answer, ()))))
             self.transport.write(answer)
@@ -115,7 +115,7 @@ def answers(received: bytes, requests: Sequence[Read]) -> Iterator[Answer]:
         place += 1
 
 
-def served(content: bytes, seed: int, connect: Callable[[], Exchange] = lambda: echo) -> Seen:
+def served(content: bytes, seed: int, connect: Callable[[], Answering] = lambda: echo) -> Seen:
     """Send `content` to a front, and then a probe on a new connection. `connect` connects to the server behind it."""
     network, seen = Network(Random(seed), stalls=0.0), Seen()
     with front({"upstream": URL, "metrics": URL, "limits": LIMITS}) as made:
