@@ -33,13 +33,12 @@ from hfx.perf.load import Closed, LoadLimits, Open
 from hfx.perf.measuring import MeasureSpec, Target, measure, server_target
 from hfx.perf.results import Run
 from hfx.perf.tools.perf_analyzer import fetch
-from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 from hfx.triton import EmbeddedServer
 from hfx.triton.one_hop import Steps
 
 SHAPE, PRECISIONS, WIDTHS, SIZES = Served("distilbert-base"), ("fp32", "int8"), (16, 128), (1, 8, 64)
 # fp32 files computed in bfloat16, which is optimum-intel's default where the processor can.
-BFLOAT16 = ("bf16",) if multiplies_bfloat16() else ()
+BFLOAT16 = ("bf16",) if "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8") else ()
 EXPORTED = (*PRECISIONS, *BFLOAT16)
 WAYS = (
     *(Way("hfx", precision) for precision in EXPORTED),

@@ -25,7 +25,7 @@ from hfx.perf.machine import machine as this_machine
 
 Key = tuple[str, str, str]  # (way, case, figure)
 PACKAGES = (
-    "hfx", "torch", "transformers", "onnxruntime", "onnxruntime-gpu", "openvino", "tritonclient", "nvidia-pytriton",
+    "hfx", "torch", "transformers", "onnxruntime", "onnxruntime-gpu", "tritonclient", "nvidia-pytriton",
 )  # fmt: skip
 BUSY = 1.0  # load average at the start, from which on other work was going on
 FAILURES = (HfxError, OSError, ValueError)

@@ -1,6 +1,6 @@
 """Packages of peers, pinned and fetched once, seen by the peer's own process alone; and conversions kept beside them.
 
-They come first on the path of that process. Torch, ONNX Runtime and OpenVINO stay the environment's.
+They come first on the path of that process. Torch and ONNX Runtime stay the environment's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from bench.child import PeerFailed, apart
 from hfx.perf import cache
 
-LIBRARIES = ("torch", "transformers", "onnxruntime", "openvino")
+LIBRARIES = ("torch", "transformers", "onnxruntime")
 FACTS = "conversion.json"
 
 

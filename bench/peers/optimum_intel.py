@@ -14,9 +14,9 @@ from bench.peers import Batch, Ids, Model
 from bench.peers.transformers_api import Classifying, Embedding, Generating, wrapped
 
 INTEL = Packages("peers", (
-    "optimum-intel==2.2.0", "optimum==2.3.0", "nncf==3.4.0", "scikit-learn==1.9.1", "joblib==1.6.0",
-    "threadpoolctl==3.8.0", "cloudpickle==3.1.2", "narwhals==2.28.0", "pydot==4.0.1", "pyparsing==3.3.3",
-    "tabulate==0.10.0", "ninja==1.13.2", "psutil==7.2.2",
+    "openvino==2026.4.1", "optimum-intel==2.2.0", "optimum==2.3.0", "nncf==3.4.0", "scikit-learn==1.9.1",
+    "joblib==1.6.0", "threadpoolctl==3.8.0", "cloudpickle==3.1.2", "narwhals==2.28.0", "pydot==4.0.1",
+    "pyparsing==3.3.3", "tabulate==0.10.0", "ninja==1.13.2", "psutil==7.2.2",
 ))  # fmt: skip
 PACKAGES = (INTEL, TRANSFORMERS_4)
 # A scale for each group of a row's activations: 128 is the fastest for batches, 32 (the default) for a row of int4.
