@@ -22,7 +22,7 @@ from hfx.errors import UsageError
 # is on the command line counts.
 EXTRAS = {
     "export": (
-        "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime openvino safetensors "
+        "scipy tokenizers sentencepiece torch transformers onnx onnx_ir onnxruntime safetensors "
         "huggingface_hub llguidance"
     ),
     "adapters": "peft",

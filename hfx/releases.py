@@ -49,12 +49,10 @@ class Release:
         """Return the image that docker/Dockerfile builds on top of the release, for cpu or gpu."""
         return f"hfx-triton:{self.tag}-{device}"
 
-    def build_command(self, device: str, image: str, with_openvino: bool = True, platform: str = "") -> list[str]:
+    def build_command(self, device: str, image: str, platform: str = "") -> list[str]:
         """Return the command that builds `image` in the root of a checkout of hfx, for docker's `platform` if given."""
         arguments = ["--platform", platform] if platform else []
         arguments += ["--build-arg", f"BASE={self.image}", "--build-arg", f"DEVICE={device}"]
-        if device == "cpu" and not with_openvino:
-            arguments += ["--build-arg", "OPENVINO="]
         return ["docker", "build", "--file", "docker/Dockerfile", *arguments, "--tag", image, "."]
 
 

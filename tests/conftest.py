@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,27 +15,24 @@ from xdist.scheduler import LoadScopeScheduling
 
 from hfx.triton import EmbeddedServer
 from tests import zoo
-from tests.rigs.checkpoints.published import VNNI, export_zoo
+from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.machine.durations import Durations
 from tests.rigs.servers import installed_triton
 
-# Published name -> (checkpoint, precision, runtime). Both precisions of every task, and both runtimes of one. Without
-# VNNI the last bits of OpenVINO's int8 encoders often depend on the batch, and an export that asks for them is refused;
-# where they don't, OpenVINO has 8-bit weights all the same, and `entities` and `answers` lose too much with 7 bits.
+# Published name -> (checkpoint, precision, runtime). Both precisions of every task, and both runtimes of one.
 PUBLISHED = {
     "sentiment-fp32": ("sentiment-distilbert", "fp32", "onnxruntime"),
-    "sentiment-fp32-openvino": ("sentiment-distilbert", "fp32", "openvino"),
-    "sentiment-int8": ("sentiment-distilbert", "int8", "openvino" if VNNI else "auto"),
+    "sentiment-int8": ("sentiment-distilbert", "int8", "auto"),
     "sentiment-int8-rows": ("sentiment-distilbert", "int8", "onnxruntime"),
     "topics-fp32": ("topics-roberta", "fp32", "onnxruntime"),
     "topics-int8": ("topics-roberta", "int8", "onnxruntime"),
     "entities-fp32": ("entities-bert", "fp32", "onnxruntime"),
-    "entities-int8": ("entities-bert", "int8", "auto" if VNNI else "openvino"),
-    "answers-fp32": ("answers-bert", "fp32", "openvino"),
-    "answers-int8": ("answers-bert", "int8", "auto" if VNNI else "openvino"),
+    "entities-int8": ("entities-bert", "int8", "auto"),
+    "answers-fp32": ("answers-bert", "fp32", "auto"),
+    "answers-int8": ("answers-bert", "int8", "auto"),
     "nli-fp32": ("nli-bart", "fp32", "onnxruntime"),
     "nli-int8": ("nli-bart", "int8", "onnxruntime"),
-    "similar-fp32": ("similar-mpnet", "fp32", "openvino"),
+    "similar-fp32": ("similar-mpnet", "fp32", "auto"),
     "similar-int8": ("similar-mpnet", "int8", "onnxruntime"),
 }
 
@@ -60,9 +56,6 @@ OWN = re.compile(r"^def (server)\(", re.MULTILINE)
 TRAINED = {"batch_repository"}  # fixtures of tests/unit that train and export
 
 installed_triton.use()
-
-# Tests that import openvino themselves report as little to its maker as the product does.
-sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 # A shell that starts the tests in the background makes them, and all that they start, deaf to SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)

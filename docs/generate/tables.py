@@ -36,11 +36,11 @@ PARAMETERS = (
     ("NAME_net", "variant", "how the net is written and run, such as `int8` or `gpu-fp16`"),
     ("NAME_net", "session.*", "an entry of ONNX Runtime's session configuration"),
     ("NAME_net", "session.intra_op.spin_duration_us", "µs that threads spin before they sleep; hfx's backend only"),
-    ("NAME_net", "openvino.*", "a property of OpenVINO's compiled model"),
     ("NAME_net", "max_queue_seconds", "of Python steps: longest wait of a large request, unless no other one waits"),
     ("NAME_net", "operators", "a library of operators for ONNX Runtime beside the ONNX file, for x86-64"),
-    ("NAME_net", "operators_aarch64", "the same for ARM64; and `operators_sha256_aarch64`"),
     ("NAME_net", "operators_sha256", "its SHA-256, compared before it is loaded"),
+    ("NAME_net", "operators_aarch64", "such a library for ARM64"),
+    ("NAME_net", "operators_sha256_aarch64", "its SHA-256"),
     (
         "NAME_net",
         "skips_padding",

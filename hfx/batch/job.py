@@ -31,7 +31,7 @@ INSTRUCTIONS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve",
     "i8mm",
 )  # fmt: skip
-LIBRARIES = ("onnxruntime", "openvino", "tokenizers", "numpy")
+LIBRARIES = ("onnxruntime", "tokenizers", "numpy")
 CPUINFO = Path("/proc/cpuinfo")
 IN_PROCESS = (NUM_RETURN_SEQUENCES,)  # inputs that a model has only in this process, not behind a server
 

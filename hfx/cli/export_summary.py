@@ -17,7 +17,7 @@ from hfx.exporter.mixed_precision import FINER, places, read_search
 if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
-RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime", "native": "native operators"}
+RUNTIMES = {"onnxruntime": "ONNX Runtime", "native": "native operators"}
 MATH_TIMES = "cpu_math_milliseconds"  # in the manifest's choices
 # In the figures on the user's data, with the words for them.
 DECISIONS = {
@@ -99,21 +99,14 @@ def _trials(choice: Any) -> list[str]:
     times = (choice or {}).get("milliseconds", {})
     if len(times) < 2:
         return []
-    added = choice.get("added_milliseconds", {})
     lines = [
         f"{_shape(shape)}: "
-        + ", ".join(
-            f"{RUNTIMES.get(name, name)} {each[shape]:.2f} ms{_added(added.get(name))}" for name, each in times.items()
-        )
+        + ", ".join(f"{RUNTIMES.get(name, name)} {each[shape]:.2f} ms" for name, each in times.items())
         for shape in next(iter(times.values()))
     ]
     if other := choice.get("other_cores"):
         lines.append(f"other processes kept {other:g} of the cores busy: times are more accurate on an idle machine")
     return lines
-
-
-def _added(milliseconds: float | None) -> str:
-    return f" (+ {milliseconds:g} ms for Python steps)" if milliseconds else ""
 
 
 def details(manifest: Manifest) -> list[str]:

@@ -11,7 +11,7 @@ from hfx.errors import NativeMissing
 from hfx.extras import processor, versions
 
 PACKAGES = (
-    "torch", "transformers", "tokenizers", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "llguidance", "numpy",
+    "torch", "transformers", "tokenizers", "onnx", "onnxruntime", "onnxruntime-gpu", "llguidance", "numpy",
     "nvidia-pytriton", "tritonclient", "grpcio", "typer",
 )  # fmt: skip
 

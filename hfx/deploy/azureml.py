@@ -20,7 +20,7 @@ import hfx
 from hfx.deploy import bundle
 from hfx.deploy.deployment import DeployedModel, Deployment
 from hfx.deploy.folder import copy_models, output_folder, render, render_text
-from hfx.deploy.wheels import NUMPY, ONNXRUNTIME, OPENVINO, TOKENIZERS
+from hfx.deploy.wheels import NUMPY, ONNXRUNTIME, TOKENIZERS
 from hfx.errors import UsageError
 from hfx.names import CANDIDATE_LABELS, Task
 from hfx.tasks import TASKS
@@ -38,7 +38,6 @@ HFX_PACKAGES = (
     NUMPY,
     TOKENIZERS,
     ONNXRUNTIME["cpu"],
-    OPENVINO,
     "tritonclient==2.73.0",
     "grpcio==1.85.1",
     "protobuf==6.33.6",

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hfx.deploy.arch import is_foreign
-from hfx.deploy.deployment import DeployedModel, Deployment, config_of, is_others, uses_openvino
+from hfx.deploy.deployment import DeployedModel, Deployment, config_of, is_others
 from hfx.deploy.folder import copy_models, folder_bytes, output_folder, render, render_text
 from hfx.deploy.wheels import Wheel, fetch, requirements, unpack
 from hfx.errors import ModelCorrupt, UsageError
@@ -53,7 +53,6 @@ class Packages:
 
     python: str
     offline: Path | None = None
-    with_openvino: bool = True
     with_numpy: bool = True
 
 
@@ -78,7 +77,7 @@ def python_of(deployment: Deployment, requested: str = "") -> str:
 
 def write(deployment: Deployment, output: Path, packages: Packages, force: bool = False) -> Bundle:
     """Write the bundle. Raises FetchFailed if a wheel can't be fetched, and the errors of output_folder."""
-    needed = requirements(deployment, packages.with_openvino, packages.with_numpy)
+    needed = requirements(deployment, packages.with_numpy)
     with output_folder(output, "bundle", deployment, force) as folder:
         copy_models(deployment, folder)
         home = folder / packages_path(deployment)
@@ -210,18 +209,10 @@ def _configure(folder: Path, config: Any, device: str, packages: Packages) -> No
     if config.backend == "python":
         config.default_model_filename = START_FILE
         changes.append(f"default_model_filename {START_FILE}")
-    if not packages.with_openvino and uses_openvino(config):
-        config.optimization.ClearField("execution_accelerators")
-        changes.append("without openvino")
     (folder / CONFIG).write_text(
         rendered(old, config, f"Changed by: hfx deploy bundle ({', '.join(changes)})"), "utf-8"
     )
     shutil.rmtree(folder / VARIANTS, ignore_errors=True)
-
-
-def unproven(deployment: Deployment, packages: Packages) -> list[str]:
-    """Return the models that --no-openvino runs on a runtime that their export did not compare with the checkpoint."""
-    return [] if packages.with_openvino else list(deployment.on_openvino)
 
 
 def _values(deployment: Deployment, packages: Packages, wheels: Sequence[Wheel]) -> dict[str, Any]:

@@ -46,7 +46,6 @@ class ModelNeeds:
     slots: int  # 0 for encoders
     queue: int  # max_queue_size; 0 for encoders
     batch: int  # max_batch_size; 0 for generators
-    openvino: bool  # whether an encoder's net runs on OpenVINO
 
 
 def config_of(repository: Path, folder: str, device: str) -> Any:
@@ -58,7 +57,8 @@ def needs(repository: Path, manifest: Manifest, device: str, tag: str, machine: 
     """Return the resources that a published model needs on `device` in the Triton release `tag`.
 
     `machine` is the processor, as platform.machine() names it.
-    Raises UsageError if the model was not exported for the device, and ModelCorrupt for a generator without its engine.
+    Raises UsageError if the model was not exported for the device or needs OpenVINO, and ModelCorrupt for a generator
+    without its engine.
     """
     if getattr(manifest.precision, device) is None:
         raise UsageError(
@@ -67,6 +67,8 @@ def needs(repository: Path, manifest: Manifest, device: str, tag: str, machine: 
         )
     configs = {folder: config_of(repository, folder, device) for folder in manifest.folders}
     net, stream = (configs.get(manifest.name + suffix) for suffix in (NET_SUFFIX, STREAM_SUFFIX))
+    if device == "cpu" and net and net.optimization.execution_accelerators.cpu_execution_accelerator:
+        raise UsageError(f"{manifest.name!r} needs OpenVINO, which hfx no longer runs.", "Export the model again.")
     slots, queue = (_number(stream, "slots"), _number(stream, "max_queue_size")) if stream else (0, 0)
     can_be_native = device == "cpu" or tag >= CUDA_13_TAG
     is_native = can_be_native and not one_hop.why_not(repository, manifest.name, device, machine)
@@ -79,7 +81,6 @@ def needs(repository: Path, manifest: Manifest, device: str, tag: str, machine: 
         slots=slots,
         queue=queue,
         batch=0 if stream else int(configs[manifest.name].max_batch_size),
-        openvino=device == "cpu" and net is not None and uses_openvino(net),
     )
 
 
@@ -87,11 +88,6 @@ def _number(config: Any, parameter: str) -> int:
     """Return an integer parameter of a configuration; 0 if it is missing or not an integer."""
     text = config.parameters[parameter].string_value if parameter in config.parameters else ""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
-
-
-def uses_openvino(config: Any) -> bool:
-    """Return whether a net's configuration has OpenVINO as its accelerator."""
-    return any(each.name == "openvino" for each in config.optimization.execution_accelerators.cpu_execution_accelerator)
 
 
 def is_others(path: str, net: Any, device: str) -> bool:
@@ -239,11 +235,6 @@ class Deployment:
     def platform(self) -> str:
         """The processor as docker's option --platform names it."""
         return f"linux/{self.arch}"
-
-    @property
-    def on_openvino(self) -> tuple[str, ...]:
-        """The NAMEs of the models that run on OpenVINO."""
-        return tuple(each.name for each in self.models if each.needs.openvino)
 
     @property
     def secret(self) -> str:

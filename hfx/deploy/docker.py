@@ -7,7 +7,6 @@ from typing import Any
 
 from hfx.deploy.deployment import TEMPORARY_BYTES, Deployment
 from hfx.deploy.folder import copy_models, output_folder, render, render_text
-from hfx.deploy.wheels import check_openvino
 
 MODELS_FOLDER = "models"
 STOP_MARGIN_SECONDS = 10  # time between the end of the drains and the killing of the container
@@ -54,9 +53,8 @@ def serve_command(deployment: Deployment, models: str = "/models") -> list[str]:
     """Return the container's command: `hfx serve`, which serves the folder `models` with the image's tritonserver.
 
     The command starts only with API keys (HFX_API_KEY_FILE), client certificates, or HFX_INSECURE=1 in a trusted
-    network. Raises UsageError for a model that runs on OpenVINO on arm64.
+    network.
     """
-    check_openvino(deployment)
     return [
         *("hfx", "serve", models, "--with", "local", "--device", deployment.device),
         *("--host", "0.0.0.0"),
@@ -71,10 +69,6 @@ def is_own_image(deployment: Deployment) -> bool:
 
 
 def base_lines(deployment: Deployment) -> list[list[str]]:
-    """Return the commands that build the base image in a checkout of hfx; none for the user's own image.
-
-    The image has no OpenVINO, which takes 180 MB, if none of the models runs on it.
-    """
-    with_openvino = bool(deployment.on_openvino)
-    command = deployment.release.build_command(deployment.device, deployment.image, with_openvino, deployment.platform)
+    """Return the commands that build the base image in a checkout of hfx; none for the user's own image."""
+    command = deployment.release.build_command(deployment.device, deployment.image, deployment.platform)
     return [] if is_own_image(deployment) else [command]

@@ -25,7 +25,7 @@ from hfx.manifest import hash_file
 from hfx.python_backends.label_net import NET as LABELS_NET
 
 # Change these together with docker/Dockerfile and constraints.txt.
-NUMPY, TOKENIZERS, OPENVINO = "numpy==1.26.4", "tokenizers==0.23.3", "openvino==2026.4.1"
+NUMPY, TOKENIZERS = "numpy==1.26.4", "tokenizers==0.23.3"
 LLGUIDANCE = "llguidance==1.9.1"
 ONNXRUNTIME = {"cpu": "onnxruntime==1.31.1", "gpu": "onnxruntime-gpu==1.31.1"}
 
@@ -49,13 +49,12 @@ class Wheel:
     size: int
 
 
-def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy: bool = True) -> tuple[str, ...]:
+def requirements(deployment: Deployment, with_numpy: bool = True) -> tuple[str, ...]:
     """Return the packages that the Python models of `deployment` import, as pinned requirements.
 
     These are numpy (with `with_numpy`), tokenizers unless all models are native encoders, llguidance for generators
-    (structured outputs), ONNX Runtime, and OpenVINO for encoders that run on it. On GPUs, the image's own backend runs
-    the nets of encoders that are not native, but not those of labels beside a tokenizer. Raises UsageError for an image
-    with an older CUDA, and for OpenVINO on arm64.
+    (structured outputs), and ONNX Runtime. On GPUs, the image's own backend runs the nets of encoders that are not
+    native, but not those of labels beside a tokenizer. Raises UsageError for an image with an older CUDA.
     """
     generators = [model for model in deployment.models if model.is_generator]
     in_python = not all(model.is_native for model in deployment.models)
@@ -69,19 +68,7 @@ def requirements(deployment: Deployment, with_openvino: bool = True, with_numpy:
     of_labels = any(path.endswith(f"/{LABELS_NET}") for model in deployment.models for path in model.manifest.files)
     if generators or deployment.device == "cpu" or of_labels or any(model.is_native for model in deployment.models):
         needed.append(ONNXRUNTIME[deployment.device])
-    if with_openvino and deployment.on_openvino:
-        check_openvino(deployment)
-        needed.append(OPENVINO)
     return tuple(needed)
-
-
-def check_openvino(deployment: Deployment) -> None:
-    """Raise UsageError if a model runs on OpenVINO on arm64, as exports compare it with checkpoints on x86-64 alone."""
-    if deployment.arch == "arm64" and deployment.on_openvino:
-        raise UsageError(
-            f"{deployment.on_openvino[0]!r} runs on OpenVINO, whose answers on arm64 no export has compared.",
-            "Export it with --cpu-runtime native or onnxruntime, or use --arch amd64.",
-        )
 
 
 # Fetching

@@ -12,7 +12,7 @@ from hfx.options import option
 from hfx.releases import DEFAULT_TAG
 
 Device = Literal["cpu", "gpu", "both"]
-CpuRuntime = Literal["auto", "openvino", "onnxruntime", "native"]
+CpuRuntime = Literal["auto", "onnxruntime", "native"]
 CpuMath = Literal["fp32", "bf16"]
 Exporter = Literal["own", "optimum"]
 # The metric on the user's own labelled data may fall by this share against torch, unless --max-drop says otherwise.
@@ -48,11 +48,10 @@ class ExportOptions:
         None, "Precision. Default: fp32 on CPU, fp16 on GPU. Generators are always fp16 on GPU."
     )
     device: Device = option("both", "Device to build for.")
-    cpu_runtime: CpuRuntime = option("auto", "CPU runtime. auto picks the fastest. openvino is for encoders only.")
+    cpu_runtime: CpuRuntime = option("auto", "CPU runtime. auto picks the fastest.")
     cpu_math: CpuMath = option(
         "fp32",
-        "Encoders: CPU arithmetic of an fp32 model. bf16 needs OpenVINO. It is less exact, but "
-        "faster on some processors.",
+        "Encoders: CPU arithmetic of an fp32 model. bf16 is less exact, but faster on some processors.",
     )
     exporter: Exporter = option(
         "own", "Encoders: exporter of the graph, hfx's own or optimum. optimum needs the extra [optimum]."

@@ -1,13 +1,12 @@
 """Choose the CPU runtime that serves a model, by measuring on this machine, and record the choice.
 
-OpenVINO and ONNX Runtime read the same kinds of files, but their speeds differ by model, precision and processor. So
-for encoders, `auto` times both, in turn, on the files and settings that would be served. This module works on sessions,
-not on checkpoints.
+The speeds of native operators and of ONNX Runtime's own differ by model, precision and processor. So for encoders,
+`auto` times both, in turn, on the files and settings that would be served. This module works on sessions, not on
+checkpoints.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
 import statistics
@@ -19,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -32,8 +30,8 @@ from hfx.python_backends.engine.sessions import CPUINFO, multiplies_bytes_exactl
 
 Name = TypeVar("Name", bound=str)
 # native: ONNX Runtime with the operators of hfx/native.
-Runtime = Literal["openvino", "onnxruntime", "native"]
-ENCODER_RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime", "openvino")  # the first one in a near tie is chosen
+Runtime = Literal["onnxruntime", "native"]
+ENCODER_RUNTIMES: tuple[Runtime, ...] = ("native", "onnxruntime")  # the first one in a near tie is chosen
 # (rows, width). A single short text is timed, and a batch as it forms under load.
 COMPARED_SHAPES = ((2, 16), (8, 16), (16, 64))
 TIMED_SHAPES = ((1, 16), (8, 64))
@@ -53,14 +51,12 @@ LARGEST_BYTES = 1 << 30  # above it, writing the optimized graph would take long
 class CpuChoice:
     """The chosen runtime, and the times of all candidates: runtime -> {"ROWSxWIDTH": least milliseconds}.
 
-    `added` has the milliseconds of Python steps that serving by a runtime needs. `near` has the runtimes of a near tie,
-    the chosen one first. `other_cores` is the number of cores that other processes used during the measurement.
-    `refused` has the reasons why runtimes can't run the model.
+    `near` has the runtimes of a near tie, the chosen one first. `other_cores` is the number of cores that other
+    processes used during the measurement. `refused` has the reasons why runtimes can't run the model.
     """
 
     runtime: Runtime
     milliseconds: Mapping[Runtime, Mapping[str, float]] = field(default_factory=dict)
-    added: Mapping[Runtime, float] = field(default_factory=dict)
     near: tuple[Runtime, ...] = ()
     other_cores: float = 0.0
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +69,6 @@ class CpuChoice:
             "milliseconds": {runtime: dict(times) for runtime, times in self.milliseconds.items()},
         }
         others = {
-            "added_milliseconds": dict(self.added),
             "near": list(self.near) if len(self.near) > 1 else [],
             "other_cores": self.other_cores if self.other_cores > BUSY_CORES else 0.0,
             "refused": dict(self.refused),
@@ -108,11 +103,6 @@ def why_no_native() -> str:
         return missing.message.rstrip(".")
 
 
-def why_no_openvino() -> str:
-    """Return why OpenVINO is not available; empty if it is."""
-    return "" if importlib.util.find_spec("openvino") else "the package openvino is not installed"
-
-
 @dataclass(frozen=True)
 class Timer:
     """Times files of an encoder with the token `inputs`, on sequences of at most `max_length` tokens.
@@ -126,27 +116,14 @@ class Timer:
     max_length: int
     vectors: int = 0
 
-    def choose(
-        self, candidates: Mapping[Runtime, Candidate], added: Mapping[Runtime, float] = MappingProxyType({})
-    ) -> CpuChoice:
+    def choose(self, candidates: Mapping[Runtime, Candidate]) -> CpuChoice:
         """Return the fastest candidate over TIMED_SHAPES, or the first of a near tie, with figures.
 
-        A candidate whose answers depend on the batch on this machine is refused if there is another. `added` has the
-        milliseconds of the Python steps that a runtime needs.
-        Raises CheckpointUnsupported if no runtime can run the graph.
+        A candidate whose answers depend on the batch on this machine is refused if there is another.
+        Raises CheckpointUnsupported if the graph fails.
         """
-        sessions: dict[Runtime, Any] = {}
+        sessions = {runtime: self._open(candidate) for runtime, candidate in candidates.items()}
         refused: dict[str, str] = {}
-        for runtime, candidate in candidates.items():
-            try:
-                sessions[runtime] = self._open(candidate)
-            except RuntimeError as error:  # OpenVINO raises it for an operator that it lacks
-                refused[runtime] = last_line(error, candidate.path.parent)
-        if not sessions:
-            reasons = "; ".join(f"{runtime}: {reason}" for runtime, reason in refused.items())
-            raise CheckpointUnsupported(
-                f"No CPU runtime can run the graph ({reasons}).", "Try another --cpu-runtime, or leave --cpu-math out."
-            )
         try:
             if len(sessions) > 1:
                 for runtime, session in sessions.items():
@@ -160,9 +137,8 @@ class Timer:
             raise CheckpointUnsupported(
                 f"The exported graph fails: {last_line(error, folder)}", self._advice(sessions.values())
             ) from error
-        added = {runtime: added[runtime] for runtime in sessions if added.get(runtime)}
-        near = near_tie(seconds, {name: ms / 1e3 for name, ms in added.items()})
-        return CpuChoice(near[0], _milliseconds(seconds), added, near, other_cores(), refused)
+        near = near_tie(seconds)
+        return CpuChoice(near[0], _milliseconds(seconds), near, other_cores(), refused)
 
     def in_turn(self, files: Mapping[Name, Candidate]) -> dict[Name, dict[str, float]]:
         """Return name -> {"ROWSxWIDTH": least milliseconds} of files, which are run in turn."""
@@ -220,21 +196,19 @@ def _milliseconds(times: Mapping[Name, Mapping[str, Sequence[float]]]) -> dict[N
     }
 
 
-def near_tie(
-    times: Mapping[Runtime, Mapping[str, Sequence[float]]], added: Mapping[Runtime, float] = MappingProxyType({})
-) -> tuple[Runtime, ...]:
+def near_tie(times: Mapping[Runtime, Mapping[str, Sequence[float]]]) -> tuple[Runtime, ...]:
     """Return the fastest runtime and all runtimes that are nearly as fast, in the order of ENCODER_RUNTIMES.
 
-    `times` has the seconds of each round by shape; `added` is added to them. The fastest runtime counts as faster than
-    another only if it is faster by the factor NEAR in each part of the rounds, in the geometric mean of the least
-    times. Other processes that disturb one part thus decide nothing, and a model gets the same runtime at each export.
+    `times` has the seconds of each round by shape. The fastest runtime counts as faster than another only if it is
+    faster by the factor NEAR in each part of the rounds, in the geometric mean of the least times. Other processes that
+    disturb one part thus decide nothing, and a model gets the same runtime at each export.
     """
 
     def mean(name: Runtime, part: int, parts: int) -> float:
-        least = (
-            min(each[part * len(each) // parts : (part + 1) * len(each) // parts]) for each in times[name].values()
+        rounds = times[name].values()
+        return statistics.geometric_mean(
+            min(each[part * len(each) // parts : (part + 1) * len(each) // parts]) for each in rounds
         )
-        return statistics.geometric_mean(seconds + added.get(name, 0.0) for seconds in least)
 
     parts = min(PARTS, *(len(each) for shapes in times.values() for each in shapes.values()))
     best = min(times, key=lambda name: mean(name, 0, 1))

@@ -34,7 +34,7 @@ from hfx.repository.edit import rendered
 from hfx.repository.lint import check_rules
 from hfx.strict_json import read_text
 
-VERSIONED = ("hfx", "torch", "transformers", "tokenizers", "optimum", "onnx", "onnxruntime", "openvino", "numpy")
+VERSIONED = ("hfx", "torch", "transformers", "tokenizers", "optimum", "onnx", "onnxruntime", "numpy")
 
 
 @dataclass(frozen=True)

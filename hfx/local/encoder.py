@@ -55,9 +55,8 @@ class LocalModel:
         try:
             self.session = open_session(net, file, kind, 0)
         except ConfigError as error:
-            if kind != "GPU":
-                raise
-            raise UsageError(f"{name} can't run on a GPU here: {error}.", "Use --device cpu.") from error
+            place, fix = (" on a GPU", "Use --device cpu.") if kind == "GPU" else ("", "")
+            raise UsageError(f"{name} can't run{place} here: {error}.", fix) from error
         self.layout = Layout.read(net)
         rank = len(net["input"][0]["dims"])
         # Outputs with a value for each token, or for each mask: the dimension at the place of the inputs' sequence
@@ -138,7 +137,7 @@ class LocalModel:
         outputs: list[Tensors | RequestRefused] = [{} for _ in requests]
         for start in range(0, len(order), self.max_batch_size):
             members = order[start : start + self.max_batch_size]
-            with self._running:  # OpenVINO's session has one infer request
+            with self._running:
                 answers = ragged.answer(self.session, self.layout, [requests[index] for index in members])
             for index, answer in zip(members, answers, strict=True):
                 outputs[index] = (

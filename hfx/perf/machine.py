@@ -17,7 +17,7 @@ from hfx.extras import processor, versions
 from hfx.perf.results import Gpu, Machine
 
 PACKAGES = (
-    "hfx", "onnxruntime", "onnxruntime-gpu", "openvino", "tokenizers", "torch", "transformers", "optimum",
+    "hfx", "onnxruntime", "onnxruntime-gpu", "tokenizers", "torch", "transformers", "optimum",
     "nvidia-pytriton", "tritonclient", "grpcio", "locust", "numpy",
 )  # fmt: skip
 

@@ -87,7 +87,6 @@ class ModelConfig:
     batching: bool = False
     item_shapes: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
-    cpu_accelerators: tuple[tuple[str, Mapping[str, str]], ...] = ()
     warmups: tuple[Warmup, ...] = ()
     steps: tuple[EnsembleStep, ...] = ()
     decoupled: bool = False
@@ -120,7 +119,6 @@ def to_protobuf(config: ModelConfig) -> Any:
         # model is free again. Under any load, some requests then wait for 0.5 s (measured on 2.51; fixed in 26.08, core
         # #509). The tokenizing step bounds the queues.
         dynamic_batching=pb.ModelDynamicBatching(default_queue_policy={}) if config.batching else None,
-        optimization=_optimization(config.cpu_accelerators) if config.cpu_accelerators else None,
         parameters={key: pb.ModelParameter(string_value=value) for key, value in config.parameters.items()},
         model_warmup=[_warmup(warmup) for warmup in config.warmups],
         ensemble_scheduling=pb.ModelEnsembling(step=map(_step, config.steps)) if config.steps else None,
@@ -130,12 +128,6 @@ def to_protobuf(config: ModelConfig) -> Any:
 
 def _instance_group(config: ModelConfig) -> Any:
     return pb.ModelInstanceGroup(kind=config.instance_kind, count=1, gpus=[0] if config.one_gpu else [])
-
-
-def _optimization(cpu_accelerators: Sequence[tuple[str, Mapping[str, str]]]) -> Any:
-    accelerators = pb.ModelOptimizationPolicy.ExecutionAccelerators
-    listed = [accelerators.Accelerator(name=name, parameters=dict(options)) for name, options in cpu_accelerators]
-    return pb.ModelOptimizationPolicy(execution_accelerators=accelerators(cpu_execution_accelerator=listed))
 
 
 def _warmup(warmup: Warmup) -> Any:

@@ -249,8 +249,8 @@ def _copy_folder(source: Path, target: Path, copies: dict[tuple[int, int], Path]
             )
     has_python = any(file.suffix == ".py" for file in files)
     if any(map(_is_linked, files)) and not any(map(_is_folder, entries)) and not has_python:
-        # The folder is linked, not its files: ONNX Runtime and OpenVINO refuse external data if a link leads out of the
-        # model's folder.
+        # The folder is linked, not its files: ONNX Runtime refuses external data if a link leads out of the model's
+        # folder.
         target.symlink_to(source)
         return
     target.mkdir()

@@ -68,19 +68,19 @@ def test_a_huge_text_costs_little_and_kills_nothing(filling: bytes, server: Embe
 
 @pytest.mark.parametrize("width", [0, 513, 4096])
 def test_a_width_that_the_model_does_not_take_fails_no_innocent_text(width: int, server: EmbeddedServer) -> None:
-    model = "sentiment-fp32-openvino"
+    model = "entities-fp32"
     sentences = [example.text for example in zoo.heldout("sentiment", 12)]
     with Client(server.grpc_url) as client, grpc.InferenceServerClient(server.grpc_url) as raw:
-        expected = client.classify(model, sentences)
+        expected = client.label_tokens(model, sentences)
         for sentence, answer in zip(sentences, expected, strict=True):
             with pytest.raises(grpc.InferenceServerException) as caught:
                 raw.infer(f"{model}_net", token_tensors(width))
             assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
-            assert client.classify(model, sentence) == answer
+            assert client.label_tokens(model, sentence) == answer
 
 
 def token_tensors(width: int) -> list[grpc.InferInput]:
-    tensors = [grpc.InferInput(name, [1, width], "INT32") for name in ("input_ids", "attention_mask")]
+    tensors = [grpc.InferInput(name, [1, width], "INT32") for name in ("input_ids", "attention_mask", "token_type_ids")]
     for tensor in tensors:
         tensor.set_data_from_numpy(np.ones((1, width), np.int32))
     return tensors

@@ -27,7 +27,7 @@ def mixed_texts() -> list[str]:
     return [" ".join(draw.choices(sentences, k=draw.choice((1, 1, 1, 2, 4, 12)))) for _ in range(REQUESTS)]
 
 
-@pytest.mark.parametrize("name", ["sentiment-fp32", "sentiment-fp32-openvino", "sentiment-int8", "sentiment-int8-rows"])
+@pytest.mark.parametrize("name", ["sentiment-fp32", "sentiment-int8", "sentiment-int8-rows"])
 def test_answers_in_a_batch_equal_those_alone_to_the_bit(name: str, server: EmbeddedServer, repository: Path) -> None:
     texts = mixed_texts()
     counts = [(None, 1, 2)[index % 3] for index in range(REQUESTS)]  # requests without the optional input, too
@@ -41,12 +41,12 @@ def test_answers_in_a_batch_equal_those_alone_to_the_bit(name: str, server: Embe
 
 def test_mixed_lengths_share_batches(server: EmbeddedServer) -> None:
     texts = mixed_texts()
-    before = server.statistics()["sentiment-fp32-openvino_net"]
+    before = server.statistics()["entities-fp32_net"]
     with Client(server.grpc_url) as client:
-        client.classify("sentiment-fp32-openvino", texts)
+        client.label_tokens("entities-fp32", texts)
 
     def counted(kind: str) -> int:
-        return int(server.statistics()["sentiment-fp32-openvino_net"][kind]) - int(before[kind])
+        return int(server.statistics()["entities-fp32_net"][kind]) - int(before[kind])
 
     wait_until(lambda: counted("inference_count") == len(texts))  # Triton counts a request slightly after it answers
     assert counted("execution_count") < len(texts), (

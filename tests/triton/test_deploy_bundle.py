@@ -30,6 +30,7 @@ from hfx.local.encoder import LocalModel
 from hfx.local.generator import LocalGenerator
 from hfx.process import end
 from hfx.repository import models
+from hfx.repository.edit import Edit, change
 from hfx.triton import process
 from hfx.triton.liveness import call
 from hfx.triton.server import Ports, choose_ports, is_ready
@@ -56,7 +57,9 @@ class Served:
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     repository = tmp_path_factory.mktemp("repository")
-    export_zoo("sentiment-distilbert", repository, "sentiment", "fp32", "openvino")
+    export_zoo("sentiment-distilbert", repository, "sentiment", "fp32", "onnxruntime")
+    # Instances of its own keep its Python steps.
+    change(repository, "sentiment", [Edit("sentiment_net", "instances", 2)], "tests")
     export_zoo("stories-gpt2", repository, "stories", "int8", RUNTIMES["stories"], slots=SLOTS["stories"])
     export_zoo("sentiment-distilbert", repository, "verdicts", "int8", "onnxruntime")
     return open_deployment(repository, ["sentiment", "stories", "verdicts"])
@@ -198,7 +201,7 @@ def test_python_processes_load_libraries_from_the_bundle_only(served: Served) ->
         foreign = {path for path in mapped if "site-packages" in path and "pytriton" not in path}
         assert foreign == set(), name
         assert any(path.startswith(f"{own}/numpy") for path in mapped) or name.startswith("stories_0")
-    for member, packages in (("stories_stream", ("tokenizers", "onnxruntime")), ("sentiment_net", ("openvino",))):
+    for member, packages in (("stories_stream", ("tokenizers", "onnxruntime")), ("sentiment_net", ("onnxruntime",))):
         pid = next(pid for pid, name in stubs.items() if name.startswith(member))
         libraries = Path(f"/proc/{pid}/maps").read_text()
         assert all(f"{own}/{package}" in libraries for package in packages), member

@@ -31,7 +31,6 @@ class OnlineOptions:
 
     instance_type: str = option("", "Online: instance type. Default: a small one for the device.")
     offline: Path | None = option(None, "Online: take wheels from this folder instead of a package index.")
-    no_openvino: bool = option(False, "Online: leave OpenVINO out. Encoders then run on ONNX Runtime.")
 
 
 @grouped
@@ -57,7 +56,7 @@ def command(
         rows = azureml.Rows(batch.column, _settings(batch.settings))
         azureml.write_batch(deployment, options.output, batch.compute, rows, options.force)
     else:
-        packages = bundle.Packages(bundle.python_of(deployment), online.offline, not online.no_openvino)
+        packages = bundle.Packages(bundle.python_of(deployment), online.offline)
         with report.progress("Fetching wheels"):
             written = azureml.write_online(deployment, options.output, packages, online.instance_type, options.force)
         steps.insert(0, f"  packages: {written.package_bytes / 1e6:.1f} MB unpacked")

@@ -33,17 +33,16 @@ Loads = Annotated[
 
 @dataclass(frozen=True)
 class PackageOptions:
-    """The options of the packages that models import: their source, and which packages are included."""
+    """The options of the packages that models import."""
 
     offline: Path | None = option(None, "Take wheels from this folder instead of a package index.", metavar="DIR")
-    no_openvino: bool = option(False, "Leave OpenVINO out. Encoders then run on ONNX Runtime.")
     python: str = option("", "Python version of Triton's stubs, such as 3.12. Default: the release's.")
 
     def packages(self, deployment: Deployment) -> Packages:
         """Return these options as hfx.deploy.bundle takes them."""
         from hfx.deploy import bundle
 
-        return bundle.Packages(bundle.python_of(deployment, self.python), self.offline, not self.no_openvino)
+        return bundle.Packages(bundle.python_of(deployment, self.python), self.offline)
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,6 @@ def bundle(
     report = reporter(context)
     deployment = options.deployment(report)
     packages = replace(sources.packages(deployment), with_numpy=not no_numpy)
-    for name in bundle.unproven(deployment, packages):
-        report.warn(f"{name} was compared with its checkpoint on OpenVINO; hfx verify compares ONNX Runtime.")
     with report.progress("Fetching wheels"):
         written = bundle.write(deployment, options.output, packages, options.force)
     fetched = sum(wheel.size for wheel in written.wheels)

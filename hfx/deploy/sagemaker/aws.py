@@ -59,7 +59,7 @@ INSTANCES = 1000
 
 INSTANCE_PATTERN = re.compile(r"ml\.(?P<family>[a-z]+)(?P<generation>\d+)(?P<features>[a-z]*)\.(?P<size>[a-z0-9]+)")
 GPU_FAMILIES = {"g", "p"}
-# Elastic Inference ended in April 2023. The wheels of ONNX Runtime and OpenVINO don't run on the other chips.
+# Elastic Inference ended in April 2023. The wheels of ONNX Runtime don't run on the other chips.
 OTHER_CHIPS = {"eia": "Elastic Inference has ended", "inf": "Inferentia runs Neuron models", "trn": "as Inferentia"}
 GRAVITON = "g"  # this letter among the features means Arm processors
 

@@ -102,13 +102,12 @@ def choose(
 ) -> EncoderArtefacts:
     """Choose the fastest of `candidates`, remove the others, and rename its file to that of its variant, or to `file`.
 
-    Raises CheckpointUnsupported if no runtime can run the graph.
+    Raises CheckpointUnsupported if the graph fails.
     """
     net, timer = candidates[0], artefacts.timer(plan)
     if net.variant.is_timed:
-        steps = {each.variant.runtime: each.variant.steps_milliseconds for each in candidates}
         by_runtime = {each.variant.runtime: each for each in candidates}
-        choice = timer.choose(by_runtime, steps if artefacts.compiled.content else {})
+        choice = timer.choose(by_runtime)
         net = replace(by_runtime[choice.runtime], choice=choice)
     discard((each for each in candidates if each.variant != net.variant), net)
     target = net.path.with_name(file or net.variant.file)

@@ -17,7 +17,7 @@ from hfx.exporter.options import Exporter, ExportOptions
 from hfx.exporter.plan import ENCODERS, OPSET, Plan, common_fields, refuse_options
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.variants import offered
-from hfx.exporter.variants.openvino import check_bfloat16
+from hfx.exporter.variants.bfloat16 import check_bfloat16
 from hfx.exporter.variants.variant import Variant
 from hfx.local import Device
 from hfx.repository.config_pbtxt import TensorSpec
@@ -26,8 +26,7 @@ GENERATOR_OPTIONS = {"slots": "--slots"}
 DEFAULT_MAX_BATCH_SIZE = 64
 LARGEST_MAX_BATCH_SIZE = 1024
 # Sequences are padded to the next of these widths. Padding costs compute: on a mix of sentences and paragraphs these
-# widths waste 9 %, doubling widths 39 %. 16 is the least: below it, OpenVINO's vector kernels take another path, and
-# the last bit of an answer would depend on the lengths of the other rows.
+# widths waste 9 %, doubling widths 39 %.
 WIDTHS = (
     *range(16, 65, 8),
     *range(80, 257, 16),

@@ -14,7 +14,7 @@ from hfx.exporter.generation.settings import GenerationSettings, read_settings
 from hfx.exporter.generation.tasks import GenerationTask, choose_task
 from hfx.exporter.graph.blocks import Kind
 from hfx.exporter.mixed_precision import FINER
-from hfx.exporter.options import CpuRuntime, ExportOptions, checked_max_length
+from hfx.exporter.options import ExportOptions, checked_max_length
 from hfx.exporter.plan import GENERATORS, Plan, common_fields, refuse_options
 from hfx.exporter.quantize.generator import FORMATS_TRIED, Formats
 from hfx.exporter.source import Checkpoint
@@ -86,7 +86,6 @@ def make_generator_plan(checkpoint: Checkpoint, options: ExportOptions) -> Gener
     task = choose_task(checkpoint, family.kind, options.task)
     refuse_options(options, ENCODER_OPTIONS, task.task)
     _refuse_half(checkpoint, task.net_kind)
-    _refuse_openvino(options.cpu_runtime)
     common = common_fields(checkpoint, options, GENERATORS)
     positions, source = longest_texts(checkpoint, task.net_kind)
     notes: tuple[str, ...] = ()
@@ -135,14 +134,6 @@ def _refuse_half(checkpoint: Checkpoint, kind: Kind) -> None:
             f"{checkpoint.id} ({checkpoint.architecture or checkpoint.model_type}) is the decoder of an "
             "encoder-decoder, without its encoder.",
             "Pass the whole checkpoint.",
-        )
-
-
-def _refuse_openvino(runtime: CpuRuntime) -> None:
-    if runtime == "openvino":
-        raise UsageError(
-            "--cpu-runtime openvino is for encoders; generators are served by native operators or ONNX Runtime.",
-            "Use native (int8 and int4), onnxruntime or auto.",
         )
 
 

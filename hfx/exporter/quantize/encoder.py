@@ -1,10 +1,9 @@
 """Converts the traced float32 graph of an encoder (BERT and its kin) to int8 and fp16.
 
-There are two int8 variants. Both have one scale for each output channel of a weight, and no activation scale that rows
-share, so that a row's answer never depends on its batch. `weight_only` is portable ONNX that OpenVINO computes in int8
-(it quantizes activations by groups of a row at run time). `row_wise` is for ONNX Runtime, with or without hfx's native
-operators: each operator has an ONNX function as its definition. onnxruntime's quantize_dynamic is not used, as it has
-one activation scale for a whole *batch*.
+An int8 weight has one scale for each output channel, and rows share no activation scale, so that a row's answer never
+depends on its batch. ONNX Runtime runs the graph with or without hfx's native operators: each operator has an ONNX
+function as its definition. onnxruntime's quantize_dynamic is not used, as it has one activation scale for a whole
+*batch*.
 """
 
 from __future__ import annotations
@@ -25,9 +24,6 @@ from hfx.exporter.encoder.graph.linears import (
     GraphView,
     find_linears,
     find_small_linears,
-    float_weights,
-    is_transposed,
-    quantizable,
     replace_nodes,
 )
 from hfx.exporter.encoder.graph.ragged import PADDED, REAL, NodeList, assign
@@ -59,39 +55,6 @@ class Quantized:
     model: onnx.ModelProto
     weights: int
     skips_padding: bool = False
-
-
-def weight_only(source: onnx.ModelProto, kept: Collection[str] = ()) -> Quantized:
-    """Insert `DequantizeLinear(int8 weight, scale a channel)` before each MatMul and Gemm with a constant weight.
-
-    The weights whose names are in `kept` stay float32.
-    """
-    model = _copy(source)
-    graph = model.graph
-    weights = float_weights(graph)
-    made: dict[str, str] = {}
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        name = quantizable(node, weights)
-        if name and name not in kept:
-            if name not in made:
-                axis = 0 if is_transposed(node) else 1
-                weight = numpy_helper.to_array(weights[name])
-                int8, scale = int8_rows(weight if axis == 0 else weight.T, LEVELS)
-                int8 = int8 if axis == 0 else int8.T
-                graph.initializer.extend(
-                    [numpy_helper.from_array(int8, name + ".int8"), numpy_helper.from_array(scale, name + ".scale")]
-                )
-                made[name] = name + ".float"
-                nodes.append(
-                    helper.make_node(
-                        "DequantizeLinear", [name + ".int8", name + ".scale"], [made[name]], name=made[name], axis=axis
-                    )
-                )
-            node.input[1] = made[name]
-        nodes.append(node)
-    replace_nodes(graph, nodes)
-    return Quantized(model, len(made))
 
 
 def row_wise(

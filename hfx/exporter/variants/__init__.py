@@ -12,18 +12,14 @@ from hfx.exporter.options import CpuMath, CpuRuntime
 from hfx.exporter.variants.cuda import Fused, Half
 from hfx.exporter.variants.floats import Floats
 from hfx.exporter.variants.int8 import Functions, Native, NativeFloats
-from hfx.exporter.variants.openvino import Bfloat16, OpenvinoFloats, OpenvinoInt8
 from hfx.exporter.variants.variant import Variant
 from hfx.local import Device
 
 VARIANTS: tuple[Variant, ...] = (
     Native(),
     Functions(),
-    OpenvinoInt8(),
     NativeFloats(),
     Floats(),
-    OpenvinoFloats(),
-    Bfloat16(),
     Fused(),
     Half(),
 )

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hfx.exporter.quantize.encoder import Quantized
 
 LEVELS = 127
-Accelerators = tuple[tuple[str, Mapping[str, str]], ...]
 
 
 @dataclass(frozen=True)
@@ -96,17 +95,12 @@ class Net:
             default_model_filename=self.path.name,
             instance_kind=f"KIND_{self.variant.device.upper()}",
             parameters={**config.parameters, **own},
-            cpu_accelerators=self.variant.accelerators,
         )
 
     def backend_config(self, threads: int) -> dict[str, Any]:
         """Return the part of a model configuration that opens the session, as the backend receives it from Triton."""
         parameters = {**self.variant.settings(threads), **self.parameters}
-        accelerators = [{"name": name, "parameters": dict(p)} for name, p in self.variant.accelerators]
-        return {
-            "parameters": {key: {"string_value": value} for key, value in parameters.items()},
-            "optimization": {"execution_accelerators": {"cpu_execution_accelerator": accelerators}},
-        }
+        return {"parameters": {key: {"string_value": value} for key, value in parameters.items()}}
 
 
 @dataclass(frozen=True)
@@ -115,9 +109,7 @@ class Variant(ABC):
 
     `name` is recorded, and `file` is the name of the published file. A file in `precision` is computed in `math`, and
     held to the gate's limits of `accuracy`. `providers` run it, in the order in which they are tried.
-    If a variant `is_timed`, the fastest of those offered is published. `steps_milliseconds` is the time that a request
-    takes longer if this variant is chosen, because it can't be served in one hop. `fix` says what to do if `missing`
-    has a reason.
+    If a variant `is_timed`, the fastest of those offered is published. `fix` says what to do if `missing` has a reason.
     """
 
     name: ClassVar[str]
@@ -128,9 +120,7 @@ class Variant(ABC):
     file: ClassVar[str]
     accuracy: ClassVar[str]
     is_timed: ClassVar[bool] = True
-    accelerators: ClassVar[Accelerators] = ()
     providers: ClassVar[tuple[Kind, ...]] = ("CPU",)
-    steps_milliseconds: ClassVar[float] = 0.0
     fix: ClassVar[str] = "Use --cpu-runtime auto."
 
     def missing(self) -> str:

@@ -110,7 +110,7 @@ bool Session::reset(const Json &config, Text &error) {
     }
     if (!fails(RegisterCustomOps(options_, base_), error)) return true;
     // Without VNNI the graph's own definitions would compute wrong sums of 8-bit weights.
-    if (!append(error, ": export the model on this machine, or with --cpu-runtime openvino")) error.clear();
+    if (!append(error, ": export the model on this machine, or in fp32")) error.clear();
     return false;
 }
 

@@ -236,7 +236,8 @@ def _kept(spec: CompareSpec, manifest: Manifest, precision: str) -> dict[str, An
     runtime = manifest.choices.get("cpu_runtime")
     if isinstance(runtime, dict) and spec.device == "cpu":
         requested = runtime.get("requested", "auto")
-        kept["cpu_runtime"] = "auto" if requested == "native" and precision != "int8" else requested
+        is_kept = requested == "onnxruntime" or (requested, precision) == ("native", "int8")
+        kept["cpu_runtime"] = requested if is_kept else "auto"
     file = spec.repository / (spec.name + TOKENIZE_SUFFIX) / "1" / "settings.json"
     if file.is_file():
         kept["max_length"] = json.loads(file.read_text(encoding="utf-8"))["max_length"]

@@ -14,7 +14,7 @@ from .spec import NATIVE, ONNXRUNTIME, OPENVINO, RUNTIMES, EngineSpec
 LOG = logging.getLogger(__name__)
 TITLES = {OPENVINO: "OpenVINO", NATIVE: "native operators"}
 RESERVE = "ONNX Runtime serves in the place of %s: %s. Fix: %s"
-NO_OPENVINO = ("it is for encoders", "Export the model again")
+NO_OPENVINO = ("hfx no longer runs it", "Export the model again")
 
 
 def open_runner(spec: EngineSpec, slots: int, settings: SessionSettings) -> Runner:

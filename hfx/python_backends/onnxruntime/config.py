@@ -21,6 +21,8 @@ ALLOW_SPINNING, SPIN_DURATION = "session.intra_op.allow_spinning", "session.intr
 OPERATORS, OPERATORS_SHA256 = "operators", "operators_sha256"
 # Parameter: whether that library computes nothing for padding, so that it pays to run rows of many widths together.
 SKIPS_PADDING = "skips_padding"
+# The accelerator of models of earlier versions, and why they are refused.
+OPENVINO, NO_OPENVINO = "openvino", "hfx no longer runs models on OpenVINO: export the model again"
 ERRORS = 3  # a level of ONNX Runtime's log
 # Parameter: the ONNX file of a model whose default_model_filename is a Python file (hfx/deploy/bundle.py).
 MODEL_FILE = "model_file"
@@ -162,6 +164,8 @@ def providers(config: Config, kind: str, device_id: int, available: Sequence[str
     """Return the providers with their options, best first. Raises ConfigError if one is not in `available`."""
     if kind not in ("CPU", "GPU"):
         raise ConfigError(f"instance_group kind {kind} can't be served: use KIND_CPU or KIND_GPU")
+    for name, _ in accelerators(config, "cpu") if kind == "CPU" else ():
+        raise ConfigError(NO_OPENVINO if name == OPENVINO else f"cpu_execution_accelerator {name!r} can't be used")
     chosen = _gpu_providers(config, device_id) if kind == "GPU" else []
     missing = [name for name, _ in chosen if name not in available]
     if missing:

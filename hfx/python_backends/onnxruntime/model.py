@@ -32,7 +32,7 @@ LOOKED_UP_SECONDS = 1e-3
 
 
 class TritonPythonModel:
-    """A model in ONNX Runtime or OpenVINO."""
+    """A model in ONNX Runtime."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the session that the configuration describes, and check that the two agree."""

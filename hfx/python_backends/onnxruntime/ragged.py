@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..large_requests import Cancelled
 from .config import LABEL_MASK, Config, ConfigError, integer
-from .sessions import DTYPES, MOST_ROWS, Feed, Outputs, Session, Tensor
+from .sessions import DTYPES, Feed, Outputs, Session, Tensor
 
 Sources = Sequence[NDArray[Any]]
 
@@ -78,10 +78,9 @@ class BatchInput:
         return KINDS[self.kind](sources, batched).astype(self.dtype)
 
 
-# A run has one of these numbers of rows. Each new shape costs OpenVINO some milliseconds once and 2 MB for good, so the
-# list does not have every number (27 widths x 64 rows would be 3.5 GB). Powers of two alone would be too few: they cost
-# a seventh of the throughput.
-RUN_ROWS = (MOST_ROWS, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+# A run has one of these numbers of rows, as in hfx/native/backend/runs.cpp: each new shape costs a runtime some
+# milliseconds once. Powers of two alone would be too few: they cost a seventh of the throughput.
+RUN_ROWS = (64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 # The most elements of an input in a run, unless one row, or one sequence of a row with several, has more. The
 # activations between layers then stay in the caches. 8,192 tokens in one run take 1.5 times as long as in runs of 1,024
 # (int8, distilbert-base, 2 MB of L2 a core; fp32 1.09 times). 1,000 sequences of 20 tokens in one run took 0.8 GB.
@@ -316,18 +315,18 @@ def _feeds(session: Session, layout: Layout, feeds: Sequence[Feed], rows: int) -
 
     The feeds of one list have different sequences of the same row.
     """
-    # Counts by request would change if a request were cut, and only the ragged inputs of OpenVINO need few shapes.
+    # Counts by request would change if a request were cut.
     if not layout.has_rows or (session.skips_padding and _elements(layout, feeds) <= MAX_ELEMENTS):
         yield [_feed(layout, feeds)], rows
         return
     joined = _joined(feeds)
     if _is_cut(layout, joined):
         for row in range(rows):
-            yield [_feed(layout, [part]) for part in _sequences(layout, joined, row, session.most_rows)], 1
+            yield [_feed(layout, [part]) for part in _sequences(layout, joined, row)], 1
         return
     start = 0
     widest = max(joined[name][0].size for name in layout.ragged)
-    for size in _sizes(rows, widest, session.most_rows):
+    for size in _sizes(rows, widest):
         part = joined if size == rows else {name: array[start : start + size] for name, array in joined.items()}
         yield [_feed(layout, [part])], size
         start += size
@@ -340,19 +339,19 @@ def _is_cut(layout: Layout, joined: Feed) -> bool:
     return known and all(each.ndim == 3 and each[0].size > MAX_ELEMENTS for each in arrays)
 
 
-def _sequences(layout: Layout, joined: Feed, row: int, most: int) -> Iterator[Feed]:
+def _sequences(layout: Layout, joined: Feed, row: int) -> Iterator[Feed]:
     """Yield the sequences of a row in parts, each with the whole of its other inputs."""
     _, sequences, width = next(joined[name] for name in layout.ragged).shape
     start = 0
-    for size in _sizes(sequences, width, most, PART_ELEMENTS):
+    for size in _sizes(sequences, width, PART_ELEMENTS):
         own = {name: array[row : row + 1] for name, array in joined.items()}
         yield own | {name: own[name][:, start : start + size] for name in layout.ragged}
         start += size
 
 
-def _sizes(rows: int, elements: int, most_rows: int, most_elements: int = MAX_ELEMENTS) -> Iterator[int]:
-    """Yield the number of rows of each run, largest first: `rows` in all, at most `most_rows` each."""
-    most = min(most_rows, max(1, most_elements // max(1, elements)))
+def _sizes(rows: int, elements: int, most_elements: int = MAX_ELEMENTS) -> Iterator[int]:
+    """Yield the number of rows of each run, largest first: `rows` in all, each of so many `elements`."""
+    most = max(1, most_elements // max(1, elements))
     while rows:
         size = next(size for size in RUN_ROWS if size <= min(rows, most))
         yield size

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hfx.python_backends.onnxruntime.config import OPENVINO
 from hfx.repository.model_config import pb
 from hfx.repository.onnx_facts import OnnxFacts, OnnxTensor
 from hfx.repository.rules.files import DEFAULT_FILES, backend_of
@@ -20,7 +21,6 @@ INT8_OPERATORS = {
     "ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger",
     "MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul", "QuantizeLinear",
 }  # fmt: skip
-OPENVINO = "openvino"  # the accelerator; its parameters are "openvino.KEY"
 # Operators of ONNX Runtime that have kernels for GPUs, with which `hfx export` writes the files for GPUs.
 FUSED_ON_GPU = {"Attention", "BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SkipLayerNormalization"}
 CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
@@ -212,27 +212,10 @@ def external_data(subject: Subject) -> Iterator[Problem]:
                 yield Problem(subject.relative(path), f"keeps weights in {name!r}, which is not beside it.")
 
 
-@rule(
-    "HFX614",
-    "warning",
-    'Add cpu_execution_accelerator [ { name: "openvino" } ] to a configuration for CPUs, or remove the parameter.',
-)
-def unread_property(subject: Subject) -> Iterator[Problem]:
-    """A property of OpenVINO for a model that it does not run."""
+@rule("HFX615", "error", "Export the model again.")
+def on_openvino(subject: Subject) -> Iterator[Problem]:
+    """A model for OpenVINO."""
     for _, _, config in subject.parsed():
-        if backend_of(config) == "onnxruntime" and not _on_openvino(config):
-            for name in sorted(each for each in config.message.parameters if each.startswith(f"{OPENVINO}.")):
-                yield config.problem(f"parameter {name} has no effect: ONNX Runtime runs the model.", name)
-
-
-@rule("HFX615", "warning", "Export the model with --cpu-runtime native or onnxruntime, or serve it on x86-64.")
-def openvino_elsewhere(subject: Subject) -> Iterator[Problem]:
-    """OpenVINO on another processor than x86-64."""
-    for _, _, config in subject.parsed():
-        if subject.machine != "x86_64" and _on_openvino(config):
-            yield config.problem(f"needs OpenVINO, which hfx does not install on {subject.machine}.", OPENVINO)
-
-
-def _on_openvino(config: ConfigFile) -> bool:
-    accelerators = config.message.optimization.execution_accelerators.cpu_execution_accelerator
-    return any(each.name == OPENVINO for each in accelerators) and not has_gpu(config)
+        accelerators = config.message.optimization.execution_accelerators.cpu_execution_accelerator
+        if not has_gpu(config) and any(each.name == OPENVINO for each in accelerators):
+            yield config.problem("needs OpenVINO, which hfx no longer runs.", OPENVINO)

@@ -30,7 +30,7 @@ from tests.zoo.cache import built
 
 PACKAGE = Path(__file__).parents[3] / "hfx"
 SOURCES = ("exporter", "native", "python_backends", "repository", "errors.py", "manifest.py", "names.py", "releases.py")
-LIBRARIES = ("hfx", "torch", "transformers", "tokenizers", "onnx", "onnx-ir", "onnxruntime", "openvino", "numpy")
+LIBRARIES = ("hfx", "torch", "transformers", "tokenizers", "onnx", "onnx-ir", "onnxruntime", "numpy")
 VNNI = weight_levels() == 127
 GENERATORS = ("stories", "summaries", "short-summaries")  # tasks of the zoo
 

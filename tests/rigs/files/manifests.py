@@ -24,7 +24,7 @@ def manifest(name: str = "m", **changes: object) -> Manifest:
         versions={"onnx": "1.23.2"},
         created="2025-01-31T12:00:00Z",
         parity={"logits": {"max": 1.5e-07, "rows": [1, 2, 3]}, "same": True, "none": None},
-        choices={"cpu_runtime": {"openvino_ms": 0.1 + 0.2, "chosen": "openvino"}},
+        choices={"cpu_runtime": {"native_ms": 0.1 + 0.2, "chosen": "native"}},
     )
     return replace(complete, **changes)  # type: ignore[arg-type]
 

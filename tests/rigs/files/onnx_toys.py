@@ -56,8 +56,3 @@ def session(
 def run(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
     """Return the outputs as the model is served."""
     return session(model)(**feed)
-
-
-def run_as_written(model: onnx.ModelProto, **feed: Any) -> list[np.ndarray]:
-    """Return the outputs of the graph's own operators, without fusion."""
-    return session(model, "ORT_DISABLE_ALL")(**feed)

@@ -84,6 +84,14 @@ def put(repository: Path, config: ModelConfig, variant: str = "") -> None:
     path.write_text(render(config, "hfx export tests --name m"))
 
 
+def on_openvino(repository: Path, variant: str = "cpu") -> None:
+    """Let m_net run on OpenVINO, as earlier versions exported it."""
+    put(repository, NET, variant)
+    path = repository / "m_net" / (f"configs/{variant}.pbtxt" if variant else "config.pbtxt")
+    entry = 'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }'
+    path.write_text(f"{path.read_text()}{entry}\n")
+
+
 def seal(repository: Path, precision: Precision | None = None) -> Path:
     """Write the manifest that fits the current files."""
     folders = sorted(

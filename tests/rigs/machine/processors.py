@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from hfx.errors import NativeMissing
 from hfx.exporter.runtime import weight_levels
 from hfx.native import kernels
-from hfx.python_backends.onnxruntime.sessions import multiplies_bfloat16
 
 
 def _has_native() -> bool:
@@ -40,7 +39,6 @@ ALL_KERNELS = {
 ARM_KERNELS = {"neon-i8mm": "i8mm", "neon-dot": "asimddp"}
 KERNELS = [name for name, flag in (ALL_KERNELS | ARM_KERNELS).items() if flag in FLAGS]  # that run here
 HAS_NATIVE = _has_native()  # whether hfx's own operators are built, and run here
-HAS_BFLOAT16 = multiplies_bfloat16()  # whether OpenVINO computes in it here
 LEVELS = weight_levels()  # of the weights that hfx writes here
 FEWEST_ROWS = 1 if LEVELS == 127 else 2  # from which on more rows change no bit of a row; the engine's probe finds it
 

@@ -22,9 +22,6 @@ def accelerated(device: str, name: str) -> dict[str, Any]:
     return {"execution_accelerators": {f"{device}_execution_accelerator": [{"name": name, "parameters": {}}]}}
 
 
-OPENVINO = accelerated("cpu", "openvino")
-
-
 def string_parameters(**values: str) -> dict[str, Any]:
     return {key.replace("__", "."): {"string_value": value} for key, value in values.items()}
 
@@ -111,7 +108,6 @@ class Recording:
 
     def __init__(self, session: Session, skips_padding: bool | None = None) -> None:
         self.session = session
-        self.most_rows = session.most_rows
         self.skips_padding = session.skips_padding if skips_padding is None else skips_padding
         self.inputs, self.outputs = session.inputs, session.outputs
         self.feeds: list[Feed] = []

@@ -14,13 +14,13 @@ from hfx.answering import Answer
 from hfx.batch.models import Repository, open_model
 from hfx.batch.rows import check_columns
 from hfx.errors import HfxError, UsageError
-from tests.rigs.checkpoints.published import VNNI, export_zoo
+from tests.rigs.checkpoints.published import export_zoo
 from tests.rigs.files.batch_jobs import Opened, output_rows, table
 
 # The same exports as in tests/conftest.py.
 MODELS = {
-    "entities-int8": ("entities-bert", "auto" if VNNI else "openvino"),
-    "answers-int8": ("answers-bert", "auto" if VNNI else "openvino"),
+    "entities-int8": ("entities-bert", "auto"),
+    "answers-int8": ("answers-bert", "auto"),
     "nli-int8": ("nli-bart", "onnxruntime"),
     "similar-int8": ("similar-mpnet", "onnxruntime"),
 }

@@ -57,7 +57,7 @@ SETTINGS = {
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     export_zoo("sentiment-distilbert", folder, "sentiment", "int8")
-    export_zoo("answers-bert", folder, "answers-fp32", "fp32", "openvino")
+    export_zoo("answers-bert", folder, "answers-fp32", "fp32", "onnxruntime")
     export_zoo(WRITERS["summaries"], folder, "summaries", "int8", RUNTIMES["summaries"], slots=8)
     return folder
 

@@ -24,7 +24,7 @@ from hfx.cli.output import Reporter, visible
 from hfx.extras import EXTRAS
 from tests.rigs.files.repositories import build
 
-HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tritonclient", "grpc", "numpy")
+HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "tritonclient", "grpc", "numpy")
 RUN = [sys.executable, "-c", "import sys; from hfx.cli import main; sys.exit(main())"]
 Fail = Callable[[BaseException], None]
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -18,7 +18,7 @@ from hfx.python_backends.engine.generation_settings import ALIASES
 ROOT = Path(__file__).resolve().parents[3]
 GUARDED = ("exporter", "client", "perf")
 LINKS = (*GUARDED, "python_backends")  # at the top of the checkout, to folders of hfx/
-HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "hfx.exporter",
+HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "hfx.exporter",
          "numpy", "grpc", "tritonclient", "google", "httpx", "asyncio", "ssl")  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from tests.rigs.machine.tiers import few
 
 pytestmark = pytest.mark.slow
 
-ABSENT = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "openvino", "tokenizers", "scipy", "safetensors")
+ABSENT = ("torch", "transformers", "onnx", "onnxruntime", "optimum", "tokenizers", "scipy", "safetensors")
 # Without the checkout on the path.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 

@@ -21,7 +21,7 @@ from hfx.deploy.options import Arch
 from hfx.errors import HfxError, ModelCorrupt, ModelMissing, RepositoryError, UsageError
 from hfx.manifest import Precision, hash_file, read_manifest, write_manifest
 from hfx.repository.lint import lint
-from tests.rigs.files.repositories import NET, build, put, seal
+from tests.rigs.files.repositories import build, seal
 
 HOSTILE = ("a b", "a\nRUN id", 'a"', "$(id)", "a;id", "../a", "-a", "A", "", "a" * 600, "ä")
 
@@ -112,17 +112,6 @@ def test_hostile_texts_of_a_manifest_do_not_reach_dockerfile_or_shell(
     assert words[words.index("--platform") + 1] == f"linux/{arch}"
     builds = [line for line in (tmp_path / "out/README.md").read_text().splitlines() if line.startswith("docker build")]
     assert len(builds) == 2 and all(f" --platform linux/{arch} " in line for line in builds)
-
-
-@pytest.mark.parametrize("accelerators", [(), (("openvino", {}),)])
-def test_the_image_has_openvino_only_for_models_that_run_on_it(
-    accelerators: tuple[tuple[str, dict[str, str]], ...], repository: Path, tmp_path: Path
-) -> None:
-    put(repository, replace(NET, cpu_accelerators=accelerators), "cpu")
-    docker.write(open_deployment(seal(repository), ["m"], arch="amd64"), tmp_path / "out")
-    text = (tmp_path / "out/README.md").read_text()
-    assert ("--build-arg OPENVINO= " in text) is not bool(accelerators)
-    assert ("leave `OPENVINO=` out" in text) is not bool(accelerators)
 
 
 def test_the_command_prints_what_it_wrote_and_refuses_with_its_exit_codes(

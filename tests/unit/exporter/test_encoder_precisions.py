@@ -159,7 +159,7 @@ FLOATS = ("layer-norm", "weighted-long", "t5", "qwen-window", "gemma", "static",
 
 
 # The native operators run the graph of every kind; in `make test`, each kind of row and of pooling once.
-@pytest.mark.parametrize("runtime", ["native", full("onnxruntime"), full("openvino")])
+@pytest.mark.parametrize("runtime", ["native", full("onnxruntime")])
 @pytest.mark.parametrize(
     "name", few(INTEGERS, "prompts-mean", "t5", "gemma", "router", "stanford", "cross-encoder-layers", "ranker-head")
 )
@@ -172,7 +172,7 @@ def test_int8_is_near_the_library_and_the_same_in_any_batch(name: str, runtime: 
         assert np.array_equal(answers(model, **QUERY), sparse_vectors(reference.encode_query))
 
 
-@pytest.mark.parametrize("runtime", ["native", "openvino"])
+@pytest.mark.parametrize("runtime", ["native", "onnxruntime"])
 @pytest.mark.parametrize("name", few(FLOATS, "weighted-long", "sparse-sum", "tokens"))
 def test_fp32_and_float16_have_the_rows_of_the_library(name: str, runtime: str, tmp_path: Path) -> None:
     kind, write = MODELS[name]

@@ -170,13 +170,10 @@ def test_a_library_that_was_changed_is_found_and_not_loaded(repository: Path, ca
     assert [record for record in caplog.records if "not the file" in record.getMessage()]
 
 
-@pytest.mark.parametrize("with_openvino", [True, False])
-def test_a_bundle_has_the_library_and_no_openvino(published: Path, tmp_path: Path, with_openvino: bool) -> None:
+def test_a_bundle_has_the_library(published: Path, tmp_path: Path) -> None:
     deployment = open_deployment(published, [NAME])
-    needed = wheels.requirements(deployment, with_openvino, with_numpy=False)
-    assert not any("openvino" in each for each in needed)
-    packages = bundle.Packages(HERE, wheels_for(needed), with_openvino, with_numpy=False)
-    assert bundle.unproven(deployment, packages) == []
+    needed = wheels.requirements(deployment, with_numpy=False)
+    packages = bundle.Packages(HERE, wheels_for(needed), with_numpy=False)
     bundle.write(deployment, tmp_path / "b", packages)
     assert (tmp_path / "b" / ENGINE / LIBRARY).read_bytes() == (published / ENGINE / LIBRARY).read_bytes()
     assert value(tmp_path / "b", f"{NAME}_stream", "parameters.cpu_runtime") == "native"

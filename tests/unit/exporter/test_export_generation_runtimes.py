@@ -15,8 +15,6 @@ import onnx
 import pytest
 
 from hfx.cli import main
-from hfx.deploy import wheels
-from hfx.deploy.deployment import open_deployment
 from hfx.errors import ModelCorrupt, UsageError, VerificationFailed
 from hfx.exporter.generation import plan
 from hfx.exporter.generation.engine_folder import WEIGHTS
@@ -72,7 +70,7 @@ def aged(plan: Any, made: Any) -> Any:
     facts |= {part: f"openvino_{part}.xml" for part in parts}
     content = json.loads((folder / "engine.json").read_text()) | {"runtime": "openvino", "openvino": facts}
     (folder / "engine.json").write_text(json.dumps(content))
-    chosen: dict[Any, CpuChoice] = {"cpu": CpuChoice("openvino")}
+    chosen: dict[Any, CpuChoice] = {"cpu": CpuChoice("openvino")}  # type: ignore[arg-type]
     write_stream_configs(plan, made.version.parent, chosen)
     return seal_model(plan, replace(made, chosen=chosen))
 
@@ -109,21 +107,7 @@ def test_commands_take_a_model_that_openvino_served(on_openvino: Path, capsys: p
     assert json.loads(capsys.readouterr().out)["parity"]["same"] >= 0.98
 
 
-def test_a_bundle_of_a_model_that_openvino_served_needs_none(on_openvino: Path) -> None:
-    needed = wheels.requirements(open_deployment(on_openvino, ["m"]))
-    assert wheels.ONNXRUNTIME["cpu"] in needed and wheels.OPENVINO not in needed
-
-
 # What is chosen
-
-
-def test_openvino_is_for_encoders(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["export", str(checkpoint), "--device", "cpu", "--name", "m", "--cpu-runtime", "openvino"]
-    assert main([*words, "--repository", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert "--cpu-runtime openvino is for encoders" in said
-    assert "onnxruntime or auto" in said
-    assert contents(tmp_path) == {}
 
 
 @pytest.mark.parametrize(("family", "precision"), [("gpt2", "fp32"), ("bart", "int8"), ("gpt2", "int4")])

@@ -135,15 +135,15 @@ def test_the_user_may_accept_more_tokens_but_not_other_ones_in_another_batch() -
 
 
 def test_the_manifest_has_the_figures_of_the_runtime_that_serves_and_of_the_reserve() -> None:
-    both = {"openvino": FIGURES, "onnxruntime": figures(forced={"agreement": 0.995})}
+    both = {"native": FIGURES, "onnxruntime": figures(forced={"agreement": 0.995})}
     made = Comparison("cpu", "int8", FORMATS["int8"], provider="CPU", figures=both, limits={"agreement": 0.99})
     common = {"precision": "int8", "provider": "CPU", "limits": {"agreement": 0.99}}
-    serving = {**common, "runtime": "openvino", **FIGURES.as_json()}
+    serving = {**common, "runtime": "native", **FIGURES.as_json()}
     reserve = {"reserve": {"onnxruntime": both["onnxruntime"].as_json()}}
     assert made.parity(None) == {**serving, **reserve}
     assert made.parity({"same": 1}) == {**serving, **reserve, "texts": {"same": 1}}
-    assert replace(made, figures={"openvino": FIGURES}).parity(None) == serving
-    assert made.served == "openvino" and made.choice == FORMATS["int8"].as_json()
+    assert replace(made, figures={"native": FIGURES}).parity(None) == serving
+    assert made.served == "native" and made.choice == FORMATS["int8"].as_json()
     tried = ({"linear": "int4"},)
     assert replace(made, tried=tried).choice == {**FORMATS["int8"].as_json(), "tried": [{"linear": "int4"}]}
 

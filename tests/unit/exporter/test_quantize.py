@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from hfx.exporter.quantize import encoder as quantize
-from hfx.exporter.quantize.encoder import Quantized, half, weight_only
+from hfx.exporter.quantize.encoder import Quantized, half
 from hfx.native import library
 from tests.rigs.checkpoints import tiny_checkpoints
 from tests.rigs.files import onnx_toys
@@ -24,14 +24,6 @@ NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for 
 def row_wise(source: onnx.ModelProto, levels: int = LEVELS) -> Quantized:
     """Quantize with as many weight levels as hfx writes on this processor."""
     return quantize.row_wise(source, levels)
-
-
-Form = Callable[[onnx.ModelProto], Quantized]
-
-
-@pytest.fixture(params=[weight_only, row_wise])
-def form(request: pytest.FixtureRequest) -> Form:
-    return request.param  # type: ignore[no-any-return]
 
 
 def weight(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -68,77 +60,56 @@ def layer(constant: np.ndarray, bias: np.ndarray | None = None, **attributes: ob
     )
 
 
-def bound(form: Form, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return the largest error of x @ w if each weight, and for `row_wise` each input, is off by half a step."""
-    half_step = np.abs(w).max(0) / (LEVELS if form is row_wise else 127) / 2
-    error = np.abs(x).sum(-1, keepdims=True) * half_step
-    if form is row_wise:
-        half_input = np.abs(x).max(-1, keepdims=True) / 127 / 2
-        error = error + half_input * (np.abs(w).sum(0) + len(w) * half_step)
+def bound(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the largest error of x @ w if each weight, and each input, is off by half a step."""
+    half_step, half_input = np.abs(w).max(0) / LEVELS / 2, np.abs(x).max(-1, keepdims=True) / 127 / 2
+    error = np.abs(x).sum(-1, keepdims=True) * half_step + half_input * (np.abs(w).sum(0) + len(w) * half_step)
     return 1.001 * error + 1e-5
 
 
-def run(form: Form, model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
-    """Run a model; the graph of `weight_only`, which OpenVINO serves, runs without ONNX Runtime's own fusion."""
-    return (onnx_toys.run_as_written if form is weight_only else onnx_toys.run)(model, x=x)
-
-
-def openvino(model: onnx.ModelProto) -> Callable[[np.ndarray], np.ndarray]:
-    import openvino as ov
-
-    core = ov.Core()
-    settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": HIDDEN,
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", settings)
-    return lambda x: compiled([x])[0].copy()
-
-
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1, 1e4])
-def test_a_product_is_within_half_a_step_of_each_factor(form: Form, scale: float) -> None:
+def test_a_product_is_within_half_a_step_of_each_factor(scale: float) -> None:
     source, x, w = product(weight(HIDDEN, OUTER)), (scale * sentences(4)).astype(np.float32), weight(HIDDEN, OUTER)
     before = source.SerializeToString()
-    quantized = form(source).model
-    (y,) = run(form, quantized, x=x)
-    assert (np.abs(y - x @ w) <= bound(form, x, w)).all()
+    quantized = row_wise(source).model
+    (y,) = onnx_toys.run(quantized, x=x)
+    assert (np.abs(y - x @ w) <= bound(x, w)).all()
     assert {i.data_type for i in quantized.graph.initializer if len(i.dims) > 1} == {TensorProto.INT8}
     assert source.SerializeToString() == before
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_quantized_layer_stays_within_the_error_bound(form: Form, biased: bool, transposed: bool) -> None:
+def test_a_quantized_layer_stays_within_the_error_bound(biased: bool, transposed: bool) -> None:
     x, w, b = sentences(1)[0], weight(HIDDEN, OUTER), weight(1, OUTER, 5)[0] * biased
-    quantized = form(layer(w.T.copy() if transposed else w, b if biased else None, transB=int(transposed)))
+    quantized = row_wise(layer(w.T.copy() if transposed else w, b if biased else None, transB=int(transposed)))
     assert quantized.weights == 1
-    (y,) = run(form, quantized.model, x=x)
-    assert (np.abs(y - (x @ w + b)) <= bound(form, x, w)).all()
+    (y,) = onnx_toys.run(quantized.model, x=x)
+    assert (np.abs(y - (x @ w + b)) <= bound(x, w)).all()
 
 
-def test_channels_and_rows_of_zeros_stay_zero(form: Form) -> None:
+def test_channels_and_rows_of_zeros_stay_zero() -> None:
     x, w = sentences(2), weight(HIDDEN, OUTER)
     x[1, 4], w[:, 3] = 0, 0
-    (y,) = run(form, form(product(w)).model, x=x)
+    (y,) = onnx_toys.run(row_wise(product(w)).model, x=x)
     assert not y[..., 3].any() and not y[1, 4].any()
 
 
 @pytest.mark.parametrize("labels", [1, 2, 15])
-def test_a_head_of_a_few_labels_is_left_alone(form: Form, labels: int) -> None:
+def test_a_head_of_a_few_labels_is_left_alone(labels: int) -> None:
     x, w = sentences(2), weight(HIDDEN, labels)
-    quantized = form(product(w))
+    quantized = row_wise(product(w))
     assert quantized.weights == 0
-    np.testing.assert_array_equal(run(form, quantized.model, x=x)[0], onnx_toys.run(product(w), x=x)[0])
+    np.testing.assert_array_equal(onnx_toys.run(quantized.model, x=x)[0], onnx_toys.run(product(w), x=x)[0])
 
 
 @pytest.mark.parametrize("attribute", [{"alpha": 0.5}, {"beta": 2.0}])
-def test_a_layer_with_factors_is_left_alone(form: Form, attribute: dict[str, float]) -> None:
-    assert form(layer(weight(HIDDEN, OUTER), weight(1, OUTER)[0], **attribute)).weights == 0
+def test_a_layer_with_factors_is_left_alone(attribute: dict[str, float]) -> None:
+    assert row_wise(layer(weight(HIDDEN, OUTER), weight(1, OUTER)[0], **attribute)).weights == 0
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_weight_that_two_nodes_read_is_right_in_both(form: Form, transposed: bool) -> None:
+def test_a_weight_that_two_nodes_read_is_right_in_both(transposed: bool) -> None:
     """y = x @ w @ w, or x @ w @ w^T: the same square initializer for MatMul and for Gemm."""
     w = weight(HIDDEN, HIDDEN) / 8
     if transposed:
@@ -153,9 +124,9 @@ def test_a_weight_that_two_nodes_read_is_right_in_both(form: Form, transposed: b
         {"w": w},
     )
     x = sentences(1)[0]
-    quantized, want = form(model), x @ w @ (w.T if transposed else w)
+    quantized, want = row_wise(model), x @ w @ (w.T if transposed else w)
     assert quantized.weights == 1
-    np.testing.assert_allclose(run(form, quantized.model, x=x)[0], want, atol=0.05 * np.abs(want).max())
+    np.testing.assert_allclose(onnx_toys.run(quantized.model, x=x)[0], want, atol=0.05 * np.abs(want).max())
 
 
 def looked_up(w: np.ndarray) -> tuple[onnx.NodeProto, np.ndarray]:
@@ -172,7 +143,7 @@ def read_in_a_branch(w: np.ndarray) -> tuple[onnx.NodeProto, np.ndarray]:
 
 
 @pytest.mark.parametrize("further", [looked_up, read_in_a_branch])
-def test_a_weight_that_other_nodes_read_keeps_its_floats(form: Form, further: Callable[..., Any]) -> None:
+def test_a_weight_that_other_nodes_read_keeps_its_floats(further: Callable[..., Any]) -> None:
     w = weight(HIDDEN, OUTER)
     node, wanted = further(w)
     model = onnx_toys.graph(
@@ -181,7 +152,7 @@ def test_a_weight_that_other_nodes_read_keeps_its_floats(form: Form, further: Ca
         [onnx_toys.floats("y", "rows", "tokens", OUTER), onnx_toys.floats("z", *wanted.shape)],
         {"w": w, "index": np.int64(1), "condition": np.bool_(True)},
     )
-    np.testing.assert_array_equal(run(form, form(model).model, x=sentences(1))[1], wanted)
+    np.testing.assert_array_equal(onnx_toys.run(row_wise(model).model, x=sentences(1))[1], wanted)
 
 
 def test_fewer_levels_bound_the_weights() -> None:
@@ -201,16 +172,13 @@ def native(model: onnx.ModelProto) -> Callable[[np.ndarray], np.ndarray]:
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8, 33])
-@pytest.mark.parametrize(
-    ("form", "opened"),
-    [(row_wise, onnxruntime), pytest.param(row_wise, native, marks=NEEDS_NATIVE), (weight_only, openvino)],
-)
-def test_rows_are_near_the_floats_and_bit_equal_alone_and_in_a_batch(form: Form, opened: Any, rows: int) -> None:
+@pytest.mark.parametrize("opened", [onnxruntime, pytest.param(native, marks=NEEDS_NATIVE)])
+def test_rows_are_near_the_floats_and_bit_equal_alone_and_in_a_batch(opened: Any, rows: int) -> None:
     x, w = sentences(rows), weight(HIDDEN, OUTER)
     x[-1] *= 1000  # a loud neighbour
-    run = opened(form(product(w)).model)
+    run = opened(row_wise(product(w)).model)
     together = run(x)
-    assert (np.abs(together - x @ w) <= bound(row_wise, x, w)).all()  # OpenVINO may quantize each row too
+    assert (np.abs(together - x @ w) <= bound(x, w)).all()
     for row in range(rows):
         np.testing.assert_array_equal(run(x[row : row + 1])[0], together[row])
 

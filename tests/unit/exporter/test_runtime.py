@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from hfx.errors import CheckpointUnsupported
+from hfx.errors import CheckpointUnsupported, UsageError
 from hfx.exporter import runtime
 from hfx.exporter.encoder.graph.build import build_graph, inlined, save
 from hfx.exporter.encoder.kinds import usual_kind
@@ -23,12 +23,10 @@ from hfx.exporter.pipeline import export, make_plan
 from hfx.exporter.runtime import Timer, interleave, is_clear, last_line, near_tie, other_work, weight_levels
 from hfx.exporter.source import open_checkpoint
 from hfx.exporter.variants.floats import Floats
-from hfx.exporter.variants.openvino import OpenvinoInt8
 from hfx.exporter.variants.variant import Net
 from hfx.local.encoder import LocalModel
 from hfx.names import ATTENTION_MASK, INPUT_IDS, ITEM_SHAPE, Task
 from hfx.native.build import LIBRARY, TARGETS
-from hfx.python_backends.onnxruntime.config import ConfigError
 from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
 from tests.rigs.files import onnx_toys
 from tests.rigs.machine.processors import HAS_NATIVE
@@ -60,7 +58,8 @@ def test_candidates_are_timed_in_turn() -> None:
 
 
 # Least microseconds of tenths of the rounds, which took 1 s (the last model: 1.5 s), on two cores, on which two to four
-# other processes worked: ten exports of three models, and sixteen of one of them.
+# other processes worked: ten exports of two models, and sixteen of the first one, in which another runtime, nearly as
+# fast as ONNX Runtime, has the name native.
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "runtime_times.json").read_text())
 Trial = dict[Any, dict[str, list[float]]]
 
@@ -70,23 +69,21 @@ def fastest(trial: Trial) -> str:
 
 
 @pytest.mark.parametrize("model", RECORDED)
-@pytest.mark.parametrize("added", [0.0, 1400.0], ids=["steps", "one hop"])
-def test_many_exports_on_a_busy_machine_choose_one_runtime(model: str, added: float) -> None:
-    choices = {near_tie(trial, {"openvino": added})[0] for trial in RECORDED[model]}
-    assert choices == {"native" if "native" in RECORDED[model][0] else "onnxruntime"}
+def test_many_exports_on_a_busy_machine_choose_one_runtime(model: str) -> None:
+    assert {near_tie(trial)[0] for trial in RECORDED[model]} == {"native"}
 
 
 def test_a_near_tie_has_one_choice_where_the_least_times_have_two() -> None:
-    trials = RECORDED["sentiment-distilbert:int8 without native"]
-    assert {fastest(trial) for trial in trials} == {"openvino", "onnxruntime"}
-    assert {near_tie(trial)[0] for trial in trials} == {"onnxruntime"}
+    trials = RECORDED["a near tie"]
+    assert {fastest(trial) for trial in trials} == {"native", "onnxruntime"}
+    assert {near_tie(trial) for trial in trials} == {("native", "onnxruntime")}
 
 
 def test_a_candidate_that_wins_every_part_has_no_near_tie() -> None:
-    times: Trial = {"native": {"1x16": [1.06, 1.2, 1.06, 1.3]}, "openvino": {"1x16": [1.0, 1.1, 1.0, 1.2]}}
-    assert near_tie(times) == ("openvino",)
+    times: Trial = {"native": {"1x16": [1.06, 1.2, 1.06, 1.3]}, "onnxruntime": {"1x16": [1.0, 1.1, 1.0, 1.2]}}
+    assert near_tie(times) == ("onnxruntime",)
     times["native"]["1x16"][3] = 1.21
-    assert near_tie(times) == ("native", "openvino")
+    assert near_tie(times) == ("native", "onnxruntime")
     assert near_tie({"onnxruntime": {"1x16": [3.0]}, "native": {"1x16": [1.0]}}) == ("native",)
 
 
@@ -145,7 +142,7 @@ def test_a_graph_that_fails_on_any_text_is_refused_without_another_length(tmp_pa
     assert "--max-length" not in refused.value.fix
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "auto"])
+@pytest.mark.parametrize("runtime", ["onnxruntime", "auto"])
 def test_weights_are_in_a_file_beside_the_graph_that_has_its_name(tmp_path: Path, runtime: CpuRuntime) -> None:
     checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("Model"))))
     options = ExportOptions("m", repository=tmp_path, device="cpu", precision="int8", cpu_runtime=runtime)
@@ -174,19 +171,10 @@ def test_native_exports_contain_the_libraries_and_others_do_not(tmp_path: Path, 
     for name in {LIBRARY}.intersection(libraries):
         (net / "1" / name).unlink()  # this process has it mapped
         (net / "1" / name).write_bytes(b"something else")
-        with pytest.raises(ConfigError, match="not the file"):
+        with pytest.raises(UsageError, match="not the file"):
             LocalModel.open(tmp_path / "repository", manifest.name)
 
 
 def test_the_reason_of_a_runtime_names_no_staged_folder(tmp_path: Path) -> None:
     error = RuntimeError(f"Check 'x' failed\n\nCan't read {tmp_path}/cpu/decoder.xml beside {tmp_path}/a.onnx\n\n")
     assert last_line(error, tmp_path) == "Can't read cpu/decoder.xml beside a.onnx"
-
-
-def test_openvino_is_configured_by_the_standard_accelerator_entry() -> None:
-    own = {"openvino.DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
-    config = Net(OpenvinoInt8(), Path(), own).backend_config(threads=3)
-    accelerators = config["optimization"]["execution_accelerators"]["cpu_execution_accelerator"]
-    assert [each["name"] for each in accelerators] == ["openvino"]
-    assert config["parameters"]["openvino.DYNAMIC_QUANTIZATION_GROUP_SIZE"] == {"string_value": "64"}
-    assert config["parameters"]["intra_op_thread_count"] == {"string_value": "3"}

@@ -1,4 +1,4 @@
-"""The Python backend gives every request the answer that it has alone, with either runtime."""
+"""The Python backend gives every request the answer that it has alone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from hfx.python_backends.onnxruntime.ragged import BatchInput, InvalidShape, Layout, Request, answer, check
-from hfx.python_backends.onnxruntime.sessions import OnnxRuntimeSession, OpenVinoSession, open_session
+from hfx.python_backends.onnxruntime.sessions import open_session
 from tests.rigs.servers.onnxruntime_rig import (
     FP32,
     INT32,
-    OPENVINO,
     Recording,
     batch_input,
     doubling,
@@ -35,14 +34,13 @@ def ragged_file(tmp_path: Path) -> Path:
     return write_ragged(tmp_path)
 
 
-@pytest.fixture(params=["onnxruntime", "openvino"])
-def config(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return ragged_config(optimization=OPENVINO if request.param == "openvino" else {})
+@pytest.fixture
+def config() -> dict[str, Any]:
+    return ragged_config()
 
 
 def test_requests_of_any_widths_get_their_own_answers(ragged_file: Path, config: dict[str, Any]) -> None:
     session, layout = open_session(config, ragged_file), Layout.read(config)
-    assert isinstance(session, OpenVinoSession if config["optimization"] else OnnxRuntimeSession)
     check(layout, config, session)
     requests = [request([1, 2, 3]), request([4, 5]), request([6, 7, 8], [9, 10, 11]), request([1]), request([2, 2])]
     for asked, found in zip(requests, answer(session, layout, requests), strict=True):

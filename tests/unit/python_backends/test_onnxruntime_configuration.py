@@ -27,12 +27,11 @@ from hfx.python_backends.onnxruntime.config import (
     session_options,
 )
 from hfx.python_backends.onnxruntime.ragged import Layout, check
-from hfx.python_backends.onnxruntime.sessions import open_session, openvino_properties, operator_library
+from hfx.python_backends.onnxruntime.sessions import open_session, operator_library
 from tests.rigs.machine.processors import HAS_NATIVE
 from tests.rigs.servers.onnxruntime_rig import (
     FP32,
     INT32,
-    OPENVINO,
     accelerated,
     batch_input,
     doubling,
@@ -81,36 +80,6 @@ def test_a_ragged_input_must_be_flat_in_the_graph(tmp_path: Path) -> None:
     config = doubling_config(8, allow_ragged_batch=True)
     with pytest.raises(ConfigError, match="one dimension"):
         check(Layout.read(config), config, open_session({}, doubling(tmp_path, "b", "n")))
-
-
-def test_openvino_gets_threads_and_properties_from_the_parameters() -> None:
-    given = string_parameters(
-        intra_op_thread_count="2", openvino__DYNAMIC_QUANTIZATION_GROUP_SIZE="768", session__x="ignored"
-    )
-    assert openvino_properties({"parameters": given}) == {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "PERFORMANCE_HINT": "LATENCY",
-        "ENABLE_CPU_PINNING": "NO",
-        "INFERENCE_NUM_THREADS": "2",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "768",
-    }
-    other = openvino_properties({"parameters": string_parameters(openvino__PERFORMANCE_HINT="THROUGHPUT")})
-    assert other["PERFORMANCE_HINT"] == "THROUGHPUT"
-
-
-@pytest.mark.parametrize(
-    ("line", "computed"),
-    [("flags\t\t: fpu avx512_bf16", "bf16"), ("flags\t\t: avx512_vnni", "f32"), ("Features\t: asimd bf16", "f32")],
-    ids=["with the instructions", "AVX512 without them", "Arm"],
-)
-def test_bfloat16_is_float32_where_it_would_be_emulated(
-    line: str, computed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sessions, "CPUINFO", tmp_path / "cpuinfo")
-    sessions.CPUINFO.write_text(f"processor\t: 0\n{line}\nbugs\t: avx512_bf16\n")
-    given = string_parameters(openvino__INFERENCE_PRECISION_HINT="bf16")
-    assert openvino_properties({"parameters": given})["INFERENCE_PRECISION_HINT"] == computed
-    assert ("computed in float32" in caplog.text) == (computed == "f32")
 
 
 def test_session_options_come_from_the_configuration() -> None:
@@ -181,6 +150,7 @@ def test_an_instance_kind_without_its_provider_is_refused(config: dict[str, Any]
         ({"parameters": string_parameters(intra_op_thread_count="many")}, "intra_op_thread_count is 'many'"),
         ({"optimization": {"graph": {"level": 9}}}, "level is 9"),
         ({"optimization": accelerated("cpu", "abacus")}, "abacus"),
+        ({"optimization": accelerated("cpu", "openvino")}, "no longer runs models on OpenVINO: export the model again"),
     ],
 )
 def test_an_unsupported_session_configuration_is_refused(ragged_file: Path, config: Any, reason: str) -> None:
@@ -290,14 +260,11 @@ def test_a_missing_file_is_named_and_a_folder_of_its_name_holds_external_data(tm
     assert model_file({}, tmp_path) == tmp_path / "model.onnx" / "model.onnx"
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_runtimes_leave_no_trace_in_the_home_directory(ragged_file: Path, runtime: str, tmp_path: Path) -> None:
+def test_the_runtime_leaves_no_trace_in_the_home_directory(ragged_file: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    optimization = OPENVINO if runtime == "openvino" else {}
     script = (
-        "from hfx.python_backends.onnxruntime.sessions import open_session\n"
-        f"open_session({ {'optimization': optimization}!r}, {str(ragged_file)!r})\n"
+        f"from hfx.python_backends.onnxruntime.sessions import open_session\nopen_session({{}}, {str(ragged_file)!r})\n"
     )
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("ORT_", "XDG_"))}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment | {"HOME": str(home)})

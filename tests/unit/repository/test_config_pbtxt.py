@@ -15,7 +15,6 @@ from tests.rigs.files.repositories import ENSEMBLE, NET, NET_GPU, POSTPROCESS, T
 SPEECH = replace(
     NET,
     parameters={"session.x": 'é "quoted"\n\\', "a" * 300: "b" * 300, "": ""},
-    cpu_accelerators=(("openvino", {"precision": "FP32"}),),
     warmups=(replace(NET.warmups[0], inputs={"x": WarmupInput("TYPE_STRING", (1,), "warm.bin")}),),
     decoupled=True,
 )

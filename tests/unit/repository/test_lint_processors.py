@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from hfx.cli import main
 from hfx.native.build import TARGETS
 from hfx.repository.lint import lint
-from tests.rigs.files.repositories import CORES, NET, build, put, seal
+from tests.rigs.files.repositories import CORES, build, seal
 
 
 @pytest.mark.parametrize(
@@ -31,14 +30,6 @@ def test_a_native_library_is_needed_beside_that_of_another_processor(
     repository = build(tmp_path)
     for each in libraries:
         (repository / "m_net/1" / TARGETS[each].library).touch()
-    assert {found.rule for found in lint(seal(repository), cores=CORES, machine=machine)} == rules
-
-
-@pytest.mark.parametrize(("machine", "rules"), [("x86_64", set()), ("aarch64", {"HFX615"}), ("riscv64", {"HFX615"})])
-def test_openvino_is_for_x86(machine: str, rules: set[str], tmp_path: Path) -> None:
-    repository = build(tmp_path)
-    for variant in ("", "cpu"):
-        put(repository, replace(NET, cpu_accelerators=(("openvino", {}),)), variant)
     assert {found.rule for found in lint(seal(repository), cores=CORES, machine=machine)} == rules
 
 

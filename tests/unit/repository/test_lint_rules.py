@@ -33,6 +33,7 @@ from tests.rigs.files.repositories import (
     TOP_K,
     OnnxInput,
     build,
+    on_openvino,
     put,
     save,
     seal,
@@ -174,8 +175,6 @@ FLAT_IDS: OnnxInput = ("input_ids", TensorProto.INT32, ["tokens"])
 LONG_IDS: OnnxInput = ("input_ids", TensorProto.INT64, ["tokens"])
 MASK: OnnxInput = ("mask", TensorProto.INT32, ["tokens"])
 PLAIN_NET = replace(NET, inputs=(IDS,), item_shapes={})
-OPENVINO, PRECISION = "openvino", "openvino.INFERENCE_PRECISION_HINT"
-BFLOAT16 = {PRECISION: "bf16"}
 TOKENIZE_STEP, NET_STEP, POSTPROCESS_STEP = ENSEMBLE.steps
 EXTRA_STEP = replace(POSTPROCESS_STEP, input_map={**POSTPROCESS_STEP.input_map, "extra": "nowhere"})
 MASK_STEP = replace(NET_STEP, input_map={"input_ids": "ids", "mask": "ids"})
@@ -261,9 +260,7 @@ MISTAKES = (
     Mistake("HFX611", net(replace(NET, item_shapes={}), inputs=[FLAT_IDS]), GPU_FILE, "allow_ragged_batch"),
     Mistake("HFX612", net(replace(NET, inputs=(replace(IDS, ragged=True, optional=True),))), GPU_FILE, "input_ids"),
     Mistake("HFX613", external_data, ONNX),
-    Mistake("HFX614", gpu(parameters=BFLOAT16, cpu_accelerators=((OPENVINO, {}),)), GPU_FILE, PRECISION),
-    Mistake("HFX614", changed(NET, parameters={**NET.parameters, **BFLOAT16}), CPU_FILE, PRECISION),
-    Mistake("HFX615", changed(NET, cpu_accelerators=((OPENVINO, {}),)), CPU_FILE, OPENVINO, machine="aarch64"),
+    Mistake("HFX615", on_openvino, CPU_FILE, "openvino"),
     Mistake("HFX701", remove(PYTHON), PYTHON),
     Mistake("HFX702", write(PYTHON, "def f(:\n"), PYTHON, "def f"),
     Mistake("HFX702", write(PYTHON, "x = 1\0"), PYTHON),
@@ -314,12 +311,6 @@ def test_a_model_for_gpus_only_may_need_a_gpu(repository: Path) -> None:
     seal(repository)
     assert {finding.rule for finding in lint(repository, cores=CORES)} == {"HFX504"}
     seal(repository, Precision(None, "fp16"))
-    assert lint(repository, cores=CORES) == []
-
-
-def test_properties_of_openvino_belong_to_a_model_that_it_runs(repository: Path) -> None:
-    changed(NET, parameters={**NET.parameters, **BFLOAT16}, cpu_accelerators=((OPENVINO, {}),))(repository)
-    seal(repository)
     assert lint(repository, cores=CORES) == []
 
 

@@ -232,8 +232,8 @@ def _keep_one_set_of_positions(model: PreTrainedModel, stack: contextlib.ExitSta
     """Have DeBERTa and T5 compute relative positions for equally many queries and keys.
 
     DeBERTa has another computation for different numbers, which never occur in an encoder. Its scripted branch would
-    become an `If` of unknown rank, which OpenVINO can't run. T5 takes the number of keys from the keys themselves,
-    which native operators don't keep.
+    become an `If` of unknown rank. T5 takes the number of keys from the keys themselves, which native operators don't
+    keep.
     """
     for each in model.modules():
         if (own := getattr(each, "compute_bias", None)) is not None:

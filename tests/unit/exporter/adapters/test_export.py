@@ -169,7 +169,7 @@ def raise_first(outcomes: Outcomes) -> None:
         ({"verify_data": (Path("dev.csv"),)}, "without --verify-data"),
         ({"calibrate": Path("dev.csv")}, "without --calibrate"),
         ({"device": "gpu"}, "are for CPUs"),
-        ({"cpu_runtime": "openvino"}, "need the native runtime"),
+        ({"cpu_runtime": "onnxruntime"}, "need the native runtime"),
     ],
 )
 def test_options_that_adapters_do_not_have_are_refused(
