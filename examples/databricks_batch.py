@@ -6,7 +6,7 @@
 # COMMAND ----------
 
 # MAGIC %pip install /Volumes/main/models/hfx-0.2.0-py3-none-manylinux_2_17_x86_64.whl[batch]
-# MAGIC %pip install tokenizers onnxruntime openvino
+# MAGIC %pip install tokenizers onnxruntime
 
 # COMMAND ----------
 
