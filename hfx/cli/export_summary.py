@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from hfx.cli.connection import DEFAULT_REPOSITORY
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from hfx.manifest import Manifest
 
 RUNTIMES = {"onnxruntime": "ONNX Runtime", "native": "native operators"}
-MATH_TIMES = "cpu_math_milliseconds"  # in the manifest's choices
 # In the figures on the user's data, with the words for them.
 DECISIONS = {
     "other_decisions": "other decisions than the checkpoint's",
@@ -110,11 +108,11 @@ def _trials(choice: Any) -> list[str]:
 
 
 def details(manifest: Manifest) -> list[str]:
-    """Return all figures of the gate, the times of float32 and bfloat16 and of steps, and the errors of products."""
+    """Return all figures of the gate, the times of steps, and the errors of products."""
     search = read_search(manifest)
     errors = {} if search is None else {"error of each product alone": search.ranking}
     seconds = manifest.choices.get("seconds", {})
-    figures: dict[str, Any] = {MATH_TIMES: _times_of_math(manifest), "seconds of each step": seconds, **errors}
+    figures: dict[str, Any] = {"seconds of each step": seconds, **errors}
     return ["Figures:", *_figures("", manifest.parity), *_figures("", figures)]
 
 
@@ -143,22 +141,8 @@ def next_command(repository: Path, name: str) -> str:
 
 
 def _math(manifest: Manifest) -> str:
-    """Return the type in which an fp32 model is computed, if it is not float32, and whether that is faster."""
-    if manifest.choices.get("cpu_math") != "bf16":
-        return ""
-    times = _times_of_math(manifest)
-    if not times:  # an older hfx did not measure them
-        return ", computed in bfloat16"
-    exact, rounded = (geometric_mean(times[math].values()) for math in ("fp32", "bf16"))
-    if rounded < exact:
-        return f", computed in bfloat16, {exact / rounded:.2f} times as fast as float32 here"
-    return f", computed in bfloat16, which takes {rounded / exact:.2f} times as long as --cpu-math fp32 here"
-
-
-def _times_of_math(manifest: Manifest) -> Mapping[str, Mapping[str, float]]:
-    choices: Mapping[str, Any] = manifest.choices
-    times: Mapping[str, Mapping[str, float]] = choices.get(MATH_TIMES, {})
-    return times
+    """Return the type in which an fp32 model is computed, if it is not float32."""
+    return ", computed in bfloat16" if manifest.choices.get("cpu_math") == "bf16" else ""
 
 
 def _runtime(choice: Any) -> str:

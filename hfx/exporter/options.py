@@ -51,7 +51,8 @@ class ExportOptions:
     cpu_runtime: CpuRuntime = option("auto", "CPU runtime. auto picks the fastest.")
     cpu_math: CpuMath = option(
         "fp32",
-        "Encoders: CPU arithmetic of an fp32 model. bf16 is less exact, but faster on some processors.",
+        "Encoders: CPU arithmetic of an fp32 model. bf16 is less exact, but faster on processors with "
+        "AVX512-BF16. Answers are the same on all processors.",
     )
     exporter: Exporter = option(
         "own", "Encoders: exporter of the graph, hfx's own or optimum. optimum needs the extra [optimum]."

@@ -54,6 +54,7 @@ TARGETS = {  # by platform.machine()
         {
             "floats_avx": "-march=x86_64_v3",
             "floats_avx512": "-march=x86_64_v4",
+            "pairs_avx512": "-march=x86_64_v4 -mavx512bf16",
             "linear_avx2": "-march=x86_64_v3",
             "linear_avx": "-march=x86_64_v3 -mavxvnni",
             "linear_avx512": "-march=x86_64_v4 -mavx512vnni -mprfchw",

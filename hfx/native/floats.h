@@ -42,6 +42,10 @@ struct Panels {
     float *out;
 };
 
+// Numbers below 2^-55 count as 0 in bfloat16: sums of products are then multiples of 2^-124, so that none is subnormal.
+// vdpbf16ps makes zeros of subnormal numbers.
+constexpr uint32_t LEAST_ROUNDED = (127u - 55) << 23;  // the bits of 2^-55
+
 // y = activation(sums + bias) + residual. `places` has the number of each row in y and in the residual, or is null.
 struct Finish {
     const float *sums, *bias, *residual;  // [rows][sums_stride]; [columns]; as y, or null
@@ -78,6 +82,9 @@ struct FloatKernels {
     void (*norm)(const Norm &, const float *x, float *y);
     void (*dots)(const Dots &);
     void (*panels)(const Panels &);
+    // Rounds `count` numbers to bfloat16, to nearest even. In pairs, the first number of two has the higher bits, and an
+    // odd last number is followed by 0; otherwise they stay float32.
+    void (*to_bfloat16)(const float *from, long count, bool in_pairs, void *to);
     void (*finish)(const Finish &);  // reads whole vectors of the sums
     // The sum of `count` rows [width], each times its weight.
     void (*weighted_sum)(const float *weights, const float *rows, long count, long width, float *y);
@@ -87,6 +94,9 @@ struct FloatKernels {
     // Sets the scores whose bit is not set to minus infinity.
     void (*forbid)(float *scores, const uint8_t *allowed, long count);
     void (*low_rank)(const LowRank &);
+    // panels() for pairs of bfloat16, each in place of a number; null if no kernel has an instruction for it. Sums equal
+    // those of panels() with the rounded numbers in every bit.
+    void (*pairs)(const Panels &) = nullptr;
 };
 
 }  // namespace hfx

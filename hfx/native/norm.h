@@ -91,8 +91,22 @@ template <typename Weight> void dots_with(const Dots &d) {
 
 void dots(const Dots &d) { return d.stored == Stored::int8 ? dots_with<int8_t>(d) : dots_with<float>(d); }
 
-void panels(const Panels &p) {
-    multiply_all({p.x, p.weights, p.out, p.depth, WIDTH, PANEL, p.depth, p.places, p.depth * WIDTH}, p.rows, PANEL);
+void panels(const Panels &p) { multiply_panels<Numbers>(p); }
+
+inline uint32_t rounded(const float *x) {
+    uint32_t bits;
+    memcpy(&bits, x, sizeof bits);
+    const uint32_t size = bits & 0x7fffffffu, nearest = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
+    return size < LEAST_ROUNDED ? 0 : size > 0x7f800000u ? 0x7fc00000u : nearest;
+}
+
+void to_bfloat16(const float *from, long count, bool in_pairs, void *to) {
+    uint32_t *out = static_cast<uint32_t *>(to);
+    if (!in_pairs)
+        for (long i = 0; i < count; i++) out[i] = rounded(from + i);
+    else
+        for (long i = 0; i < count / 2; i++) out[i] = rounded(from + 2 * i) | rounded(from + 2 * i + 1) >> 16;
+    if (in_pairs && count % 2) out[count / 2] = rounded(from + count - 1);
 }
 
 void finish(const Finish &f) {
@@ -151,7 +165,7 @@ void log_softmax(const float *x, long width, float *y) {
     each_vector(x, width, [&](Floats v, long at, int) { store_part(y + at, v - peak - shift, width - at); });
 }
 
-constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, panels, finish, weighted_sum, log_softmax, best_allowed, forbid, low_rank};
+constexpr FloatKernels FLOATS = {attend, to_float16, self_attend, normalize, dots, panels, to_bfloat16, finish, weighted_sum, log_softmax, best_allowed, forbid, low_rank};
 
 }  // namespace
 }  // namespace hfx

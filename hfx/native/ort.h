@@ -26,7 +26,7 @@ struct CudaOptions;
 
 constexpr uint32_t VERSION = 17;
 constexpr int FAIL = 1, INVALID_ARGUMENT = 2;                    // OrtErrorCode
-constexpr int FLOAT = 1, UINT8 = 2, INT8 = 3, INT32 = 6, INT64 = 7, BOOL = 9, FLOAT16 = 10;  // ONNXTensorElementDataType
+constexpr int FLOAT = 1, UINT8 = 2, INT8 = 3, INT32 = 6, INT64 = 7, BOOL = 9, FLOAT16 = 10, BFLOAT16 = 16;  // ONNXTensorElementDataType
 constexpr int REQUIRED = 0, OPTIONAL = 1;                        // OrtCustomOpInputOutputCharacteristic
 constexpr int DEVICE = 0, ARENA = 1, DEFAULT_MEMORY = 0;         // OrtAllocatorType, OrtMemType
 constexpr int ERRORS = 3;                                        // OrtLoggingLevel

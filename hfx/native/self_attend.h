@@ -1,6 +1,6 @@
 // An encoder's attention in the vectors of one kind of processor; one .cpp file for each kind includes this file.
 #pragma once
-#include "self_attention.h"
+#include "floats.h"
 #include "simd.h"
 
 namespace hfx {
@@ -16,7 +16,12 @@ struct FloatProduct {
     long vector_stride = WIDTH;
 };
 
-template <int Rows, int Vectors> __attribute__((noinline)) void multiply(const FloatProduct &p) {
+struct Numbers {
+    static Floats add(Floats a, Floats b, Floats sum) { return fused(a, b, sum); }
+};
+
+// `Terms` says what the 32 bits of a number are, and adds products to sums.
+template <typename Terms, int Rows, int Vectors> __attribute__((noinline)) void multiply(const FloatProduct &p) {
     Floats sums[Rows][Vectors];
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; i++)
@@ -33,7 +38,7 @@ template <int Rows, int Vectors> __attribute__((noinline)) void multiply(const F
         for (int i = 0; i < Rows; i++) {
             Floats number = all(left[i][k]);
 #pragma GCC unroll 8
-            for (int v = 0; v < Vectors; v++) sums[i][v] = fused(number, columns[v], sums[i][v]);
+            for (int v = 0; v < Vectors; v++) sums[i][v] = Terms::add(number, columns[v], sums[i][v]);
         }
     }
 #pragma GCC unroll 8
@@ -43,7 +48,7 @@ template <int Rows, int Vectors> __attribute__((noinline)) void multiply(const F
 }
 
 // Computes `rows` <= 6 rows and `columns` columns of a product; `columns` is a multiple of 16.
-void multiply_all(const FloatProduct &whole, long rows, long columns) {
+template <typename Terms = Numbers> void multiply_all(const FloatProduct &whole, long rows, long columns) {
     for (long row = 0; row < rows; row += SUM_ROWS)
         for (long column = 0; column < columns; column += SUM_VECTORS * WIDTH) {
             FloatProduct p = whole;
@@ -51,8 +56,12 @@ void multiply_all(const FloatProduct &whole, long rows, long columns) {
             else p.left += row * p.left_stride;
             p.right += column / WIDTH * p.vector_stride, p.out += row * p.out_stride + column;
             const long vectors = (columns - column) / WIDTH;
-            with_sizes(rows - row, vectors, [&](auto rows_, auto vectors_) { multiply<rows_.value, vectors_.value>(p); });
+            with_sizes(rows - row, vectors, [&](auto rows_, auto vectors_) { multiply<Terms, rows_.value, vectors_.value>(p); });
         }
+}
+
+template <typename Terms> void multiply_panels(const Panels &p) {
+    multiply_all<Terms>({p.x, p.weights, p.out, p.depth, WIDTH, PANEL, p.depth, p.places, p.depth * WIDTH}, p.rows, PANEL);
 }
 
 // exp(x), but 0 for the scores that a mask excludes: sums of numbers as small as exponential's least are many times

@@ -57,12 +57,17 @@ Result result(const Kernels &kernels, const Data &data, long count) {
 }
 
 // The time of this thread alone: other work on a busy machine decides nothing.
-long nanoseconds(const Kernels &kernels, const Product &p) {
+template <typename Work> long nanoseconds(Work work) {
     timespec begin, end;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-    for (long panel = 0; panel < p.weights->panels; panel++) kernels.panel(p, panel);
+    work();
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
     return (end.tv_sec - begin.tv_sec) * 1000000000L + end.tv_nsec - begin.tv_nsec;
+}
+long nanoseconds(const Kernels &kernels, const Product &p) {
+    return nanoseconds([&] {
+        for (long panel = 0; panel < p.weights->panels; panel++) kernels.panel(p, panel);
+    });
 }
 
 bool equal(const Kernels &tried, const Kernels &known, const Data &data) {
@@ -130,6 +135,14 @@ bool faster_from_memory(const Kernels &tried, const Kernels &known) {
     return mine * CLEARLY < other * (CLEARLY - 1);
 }
 
+// Splits pairs into numbers: the first numbers of `lanes` pairs, then their second numbers.
+void split(const uint32_t *pairs, long count, long lanes, uint32_t *numbers) {
+    for (long i = 0; i < count; i++) {
+        const long at = i / lanes * 2 * lanes + i % lanes;
+        numbers[at] = pairs[i] & 0xffff0000u, numbers[at + lanes] = pairs[i] << 16;
+    }
+}
+
 }  // namespace
 
 bool equal_and_faster_from_memory(const Kernels &tried, const Kernels &known) {
@@ -140,6 +153,25 @@ bool equal_and_faster_from_memory(const Kernels &tried, const Kernels &known) {
 bool equal_and_faster(const Kernels &tried, const Kernels &known) {
     Data data;
     return equal(tried, known, data) && faster(tried, known, data);
+}
+
+bool should_multiply_pairs(const FloatKernels &floats) {
+    constexpr long PAIRS = 64, ROWS = MOST_PANEL_ROWS * PAIRS, ALL = ROWS + PANEL * PAIRS;
+    if (!floats.pairs || !can_multiply_pairs()) return false;
+    alignas(64) uint32_t pairs[ALL], numbers[2 * ALL], state = 1;
+    alignas(64) float mine[MOST_PANEL_ROWS * PANEL], other[MOST_PANEL_ROWS * PANEL];
+    for (uint32_t &pair : pairs) pair = ((state = state * 1664525u + 1013904223u) & 0x87ff87ffu) + 0x3c003c00u;  // from 2^-7 to 2^9
+    split(pairs, ROWS, 1, numbers), split(pairs + ROWS, ALL - ROWS, MOST_DOTS, numbers + 2 * ROWS);
+    const auto time = [](auto multiply, const uint32_t *from, long depth, float *out) {
+        const float *rows = reinterpret_cast<const float *>(from);
+        return nanoseconds([&] { multiply(Panels{rows, rows + MOST_PANEL_ROWS * depth, nullptr, depth, MOST_PANEL_ROWS, out}); });
+    };
+    long least[2];
+    for (int turn = 0; turn < TURNS; turn++) {
+        const long times[] = {time(floats.pairs, pairs, PAIRS, mine), time(floats.panels, numbers, 2 * PAIRS, other)};
+        for (int i = 0; i < 2; i++) least[i] = turn && least[i] < times[i] ? least[i] : times[i];
+    }
+    return !memcmp(mine, other, sizeof mine) && least[0] < least[1];
 }
 
 }  // namespace hfx

@@ -54,7 +54,7 @@ ON_CPU = Hosting()
 SHARED = Hosting(instances=1)  # it only tokenizes: a shared net runs in a thread of its own
 ON_GPU = Hosting("gpu", instances=4, file=ROWS_FILE)  # they tokenize, while a thread of the backend runs the net
 HOSTING: Mapping[str, Hosting] = {
-    **dict.fromkeys(("int8", "int8-functions", "fp32", "native-fp32"), ON_CPU),
+    **dict.fromkeys(("int8", "int8-functions", "fp32", "native-fp32", "native-bf16"), ON_CPU),
     **dict.fromkeys(("gpu-fp32", "gpu-fp16"), ON_GPU),
     **dict.fromkeys(("adapted", "adapted-fp32"), SHARED),
 }

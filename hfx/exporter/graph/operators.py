@@ -213,6 +213,14 @@ FLOATS |= {
     for suffix, formula in (ACTIVATIONS | {"Add": "Add (sum, residual)"}).items()
 }
 FLOATS["FloatLinearAdd"] = FLOATS["FloatLinearAdd"].replace("bias,", "bias, residual,", 1)
+# The same with weights in bfloat16, to which rows are rounded; sums are float32.
+ROUNDED = "{ rounded = Cast <to = 16> (x)  rows = Cast <to = 1> (rounded)  floats = Cast <to = 1> (weight)"
+FLOATS |= {
+    f"Bfloat16{op[5:]}": text.replace("0]> (weight)", "0]> (floats)")
+    .replace("(x, m", "(rows, m")
+    .replace("{", ROUNDED, 1)
+    for op, text in [item for item in FLOATS.items() if item[0].startswith("FloatLinear")]
+}
 ADAPTERS = adapter_definitions(ACTIVATIONS)
 NATIVE_ONLY = ("Int8LowRank", "Int8AdapterLinear")  # no operator of ONNX reads the bytes of floats as int8
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -20,6 +21,7 @@ from hfx.exporter.encoder.graph.attention import STEP, FoundAttention, find_atte
 from hfx.exporter.encoder.graph.build import clean, inlined
 from hfx.exporter.encoder.graph.first_tokens import compute_first
 from hfx.exporter.encoder.graph.linears import (
+    SMALLEST_QUANTIZED_WIDTH,
     FoundLinear,
     GraphView,
     find_linears,
@@ -29,13 +31,14 @@ from hfx.exporter.encoder.graph.linears import (
 from hfx.exporter.encoder.graph.ragged import PADDED, REAL, NodeList, assign
 from hfx.exporter.graph import operators
 from hfx.exporter.graph.panels import panels_of
+from hfx.exporter.options import CpuMath
 from hfx.exporter.quantize.generator import int8_rows
 from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
 INT8, LINEAR, FLOAT_LINEAR, ATTENTION = "Int8", "Int8Linear", "FloatLinear", "SelfAttention"
-LOW_RANK = "LowRank"
-READ_LAST = (LINEAR, FLOAT_LINEAR, LOW_RANK, INT8 + LOW_RANK)  # the starts of names
+BFLOAT16_LINEAR, LOW_RANK = "Bfloat16Linear", "LowRank"
+READ_LAST = (LINEAR, FLOAT_LINEAR, BFLOAT16_LINEAR, LOW_RANK, INT8 + LOW_RANK)  # the starts of names
 GATED = (".gate", ".value")  # the ends of the names of a gated linear's factors
 # Nodes, other than attention operators, that make a token of its neighbours: they need the padding as it was traced.
 OF_NEIGHBOURS = {"Softmax", "Conv", "Einsum", "DFT", "LSTM", "GRU"}
@@ -58,19 +61,24 @@ class Quantized:
 
 
 def row_wise(
-    source: onnx.ModelProto, levels: int = LEVELS, kept: Collection[str] = (), adapted: Adapted | None = None
+    source: onnx.ModelProto,
+    levels: int = LEVELS,
+    kept: Collection[str] = (),
+    adapted: Adapted | None = None,
+    math: CpuMath = "fp32",
 ) -> Quantized:
     """Replace each attention, each norm, and each product with a constant weight, by an operator.
 
     A product's operator includes its bias, and its activation or residual. `levels` is the largest weight: 127, or 63
     on processors without VNNI, whose u8 x s8 products saturate in pairs. The weights whose names are in `kept` stay
-    float32. Products that are `adapted` have operators for their adapters, too.
+    float32, or become bfloat16 if that is the `math`. Products that are `adapted` have operators for their adapters,
+    too.
     """
     model = _copy(row_source(source))
     view = GraphView(model)
     linears, small = find_linears(view), find_small_linears(view)
     attentions = find_attentions(view, linears)
-    rows, made = RowWise(view, levels, frozenset(kept), adapted), dict[int, list[onnx.NodeProto]]()
+    rows, made = RowWise(view, levels, frozenset(kept), adapted, math), dict[int, list[onnx.NodeProto]]()
     joined = {linear.out for attention in attentions for linear in attention.projections}
     for linear in linears:
         parts = [linear, linear.factor] if linear.factor else [linear]
@@ -115,13 +123,16 @@ def half(source: onnx.ModelProto) -> onnx.ModelProto:
 class RowWise:
     """Makes the nodes and constants of the linears, norms and attentions of one graph in int8.
 
-    Linears whose weights are in `kept` are made in float32, and linears that are `adapted` with their adapters.
+    Linears whose weights are in `kept` are made in float32 or, if they are not small, in the `math` bfloat16. Linears
+    that are `adapted` are made with their adapters.
     `quantized` are the names of the weights that became int8 constants.
     """
 
-    def __init__(self, view: GraphView, levels: int, kept: frozenset[str], adapted: Adapted | None) -> None:
+    def __init__(
+        self, view: GraphView, levels: int, kept: frozenset[str], adapted: Adapted | None, math: CpuMath
+    ) -> None:
         self.view, self.weights, self.levels, self.kept, self.adapted = view, view.weights, levels, kept, adapted
-        self.new, self.quantized = NodeList(), set[str]()
+        self.math, self.new, self.quantized = math, NodeList(), set[str]()
 
     def product(self, parts: Sequence[FoundLinear], out: str, small: bool = False) -> list[onnx.NodeProto]:
         """Return the nodes of one linear, or of several that read one tensor, in int8 or in float32.
@@ -166,19 +177,22 @@ class RowWise:
         return self.node(LINEAR + gated + suffix, [first.x, *weight, bias, *residual], out, **sizes)
 
     def float_linear(self, parts: Sequence[FoundLinear], out: str, residual: str = "") -> onnx.NodeProto:
-        """Return the float32 node of one linear, with its `residual`, or of several, whose outputs stand side by side.
+        """Return the node of one linear, with its `residual`, or of several, whose outputs stand side by side.
 
-        A linear of few outputs is too small to be worth quantizing.
+        It has float32 weights, or bfloat16 ones. A linear of few outputs is too small to be worth quantizing.
         """
         first, weights = parts[0], [numpy_helper.to_array(self.weights[part.weight]) for part in parts]
         matrices = [w if part.transposed else w.T for w, part in zip(weights, parts, strict=True)]
         biases = [
             np.zeros(len(m), np.float32) if p.bias is None else p.bias for m, p in zip(matrices, parts, strict=True)
         ]
-        constants = {_stored(parts) + ".float": np.concatenate(matrices), out + ".bias": np.concatenate(biases)}
+        op, stored, weight = FLOAT_LINEAR, _stored(parts) + ".float", np.concatenate(matrices)
+        if self.math == "bf16" and len(weight) >= SMALLEST_QUANTIZED_WIDTH:
+            op, stored, weight = BFLOAT16_LINEAR, _stored(parts) + ".bfloat16", weight.astype(ml_dtypes.bfloat16)
+        constants = {stored: weight, out + ".bias": np.concatenate(biases)}
         suffix = "Add" if residual else operators.SUFFIXES[first.activation] if first.activation else ""
         inputs = [first.x, *(self.new.const(name, value) for name, value in constants.items())]
-        return self.node(FLOAT_LINEAR + suffix, [*inputs, *filter(None, [residual])], out)
+        return self.node(op + suffix, [*inputs, *filter(None, [residual])], out)
 
     def norm(self, node: onnx.NodeProto, view: GraphView) -> onnx.NodeProto | None:
         """Return the operator that replaces a LayerNormalization of the last axis; None for other nodes."""

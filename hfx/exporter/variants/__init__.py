@@ -9,6 +9,7 @@ from __future__ import annotations
 from hfx.errors import UsageError
 from hfx.exporter.mixed_precision import Precision
 from hfx.exporter.options import CpuMath, CpuRuntime
+from hfx.exporter.variants.bfloat16 import NativeBfloat16
 from hfx.exporter.variants.cuda import Fused, Half
 from hfx.exporter.variants.floats import Floats
 from hfx.exporter.variants.int8 import Functions, Native, NativeFloats
@@ -19,6 +20,7 @@ VARIANTS: tuple[Variant, ...] = (
     Native(),
     Functions(),
     NativeFloats(),
+    NativeBfloat16(),
     Floats(),
     Fused(),
     Half(),

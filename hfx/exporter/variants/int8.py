@@ -80,7 +80,7 @@ class NativeFloats(Native):
         from hfx.exporter.encoder.graph.linears import float_weights
         from hfx.exporter.quantize.encoder import row_source, row_wise
 
-        path = source.folder / "native.onnx"
-        made = row_wise(source.graph, kept=float_weights(row_source(source.graph).graph))
+        path = source.folder / f"native.{self.math}.onnx"
+        made = row_wise(source.graph, kept=float_weights(row_source(source.graph).graph), math=self.math)
         save(made.model, path)
         return Net(self, path, copy_operators(source.folder, made.skips_padding), {"cpu_math": self.math})

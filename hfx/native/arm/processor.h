@@ -6,6 +6,7 @@ namespace hfx {
 
 extern const Kernels NEON_DOT, NEON_I8MM;
 extern const FloatKernels FLOATS_NEON;
+inline bool can_multiply_pairs() { return false; }
 
 // Takes memory out of all caches.
 inline void evict(const int8_t *memory, long bytes) {

@@ -62,6 +62,8 @@ constexpr Choice TABLE[] = {
 
 }  // namespace
 
+bool can_multiply_pairs() { return can_avx512_vnni() && has(Leaf(7, 1).a, 5); }
+
 const Choices CHOICES = {
     TABLE, TABLE + sizeof TABLE / sizeof *TABLE, "hfx: HFX_NATIVE_KERNELS is none of amx-int8, avx512-vnni, avx512-vnni-panels, avx-vnni, avx2 and none",
     "hfx: this processor has no AVX2 with FMA and F16C", [] { return can_avx512_vnni() || can_avx_vnni(); },

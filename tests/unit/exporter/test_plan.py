@@ -130,6 +130,7 @@ def test_an_architecture_of_no_task_names_the_tasks(tmp_path: Path, architecture
         *(({"cpu_runtime": r, "device": "gpu"}, UsageError, f"{r} is for CPUs") for r in ("native", "onnxruntime")),
         ({"cpu_math": "bf16", "device": "gpu"}, UsageError, "bf16 is for CPUs"),
         ({"cpu_math": "bf16", "precision": "int8"}, UsageError, "bf16 is for fp32, not int8"),
+        ({"cpu_math": "bf16", "cpu_runtime": "onnxruntime"}, UsageError, "onnxruntime computes in float32"),
         *(({"max_length": length}, UsageError, "16 to 512") for length in (-1, 0, 15, 513, 10**9)),
         *(({"max_batch_size": size}, UsageError, "1 to 1024") for size in (0, -1, 1025)),
         *(({"slots": n}, UsageError, "text-classification model does not take --slots") for n in (1, 32)),
@@ -152,6 +153,15 @@ def test_an_option_that_can_not_be_honoured_is_refused(
 ) -> None:
     with pytest.raises(error, match=message) as caught:
         plan(tmp_path, ExportOptions(**options))
+    assert caught.value.fix
+
+
+def test_bfloat16_is_refused_where_native_operators_do_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ExportOptions(cpu_math="bf16")
+    assert plan(tmp_path, options).describe()["cpu_math"] == "bf16"
+    monkeypatch.setenv("HFX_NATIVE_KERNELS", "none")
+    with pytest.raises(UsageError, match="bf16 needs native operators, and ") as caught:
+        plan(tmp_path, options)
     assert caught.value.fix
 
 

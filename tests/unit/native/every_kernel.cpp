@@ -38,6 +38,8 @@ Kernels named(const char *name) {
 
 }  // namespace
 
+bool can_multiply_pairs() { return __builtin_cpu_supports("avx512bf16"); }
+
 const char *refusal() { return "hfx: this processor has no such kernels"; }
 
 const Kernels *kernels() {
@@ -55,4 +57,8 @@ extern "C" __attribute__((visibility("default"))) bool hfx_equal_and_faster(cons
 
 extern "C" __attribute__((visibility("default"))) bool hfx_equal_and_faster_from_memory(const char *tried, const char *known) {
     return hfx::equal_and_faster_from_memory(hfx::named(tried), hfx::named(known));
+}
+
+extern "C" __attribute__((visibility("default"))) bool hfx_should_multiply_pairs(const char *name) {
+    return hfx::should_multiply_pairs(*hfx::named(name).floats);
 }

@@ -34,7 +34,7 @@ CHOOSING = {NATIVE / "choose.cpp", NATIVE / "x86" / "cpu.cpp"}
 SOURCES = (*sorted({*NATIVE.glob("*.cpp"), *NATIVE.glob("x86/*.cpp")} - CHOOSING), HERE / "every_kernel.cpp")
 FLAGS = (
     *build.FLAGS.split(),
-    *("-O2", "-Wconversion", "-march=x86-64-v4", "-mavx512vnni"),  # -O3 takes twice as long
+    *("-O2", "-Wconversion", "-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"),  # -O3 takes twice as long
     *(f"-I{NATIVE}", f"-I{NATIVE / 'x86'}", f"-I{HERE}", '-DHFX_EMULATED_TILES="emulated_tiles.h"'),
     *os.environ.get("HFX_NATIVE_TEST_FLAGS", "").split(),
 )

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ml_dtypes import bfloat16
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
@@ -99,6 +100,18 @@ def float_linear(x: np.ndarray, outputs: int = 9) -> Case:
     return Case("FloatLinear", {"x": x}, lambda x: x @ weight.T + bias, {"weight": weight, "bias": bias})
 
 
+def in_bfloat16(case: Case) -> Case:
+    """Return the case of a float linear in bfloat16."""
+    weight, bias = case.constants["weight"].astype(bfloat16), case.constants["bias"]
+    exact = weight.astype(np.float64)
+
+    def expected(x: np.ndarray, residual: Any = 0.0) -> np.ndarray:
+        return x.astype(np.float32).astype(bfloat16).astype(np.float64) @ exact.T + bias + residual
+
+    operator = case.operator.replace("Float", "Bfloat16")
+    return replace(case, operator=operator, expected=expected, constants={"weight": weight, "bias": bias})
+
+
 def activated(suffix: str) -> Callable[[np.ndarray], Case]:
     """Return a maker of linears whose outputs go through an activation."""
     formula = ACTIVATIONS[KINDS[suffix]]
@@ -138,6 +151,9 @@ CASES: dict[str, Callable[[np.ndarray], Case]] = {
     "FloatLinear of many outputs": lambda x: float_linear(x, 200),
     "FloatLinearAdd": lambda x: with_residual(x, 9),
     "FloatLinearAdd of many outputs": with_residual,
+    "Bfloat16Linear": lambda x: in_bfloat16(float_linear(x)),
+    "Bfloat16Linear of many outputs": lambda x: in_bfloat16(float_linear(x, 200)),
+    "Bfloat16LinearAdd of many outputs": lambda x: in_bfloat16(with_residual(x)),
 }
 BY_ROW = [name for name, make in CASES.items() if [*make(np.ones((1, 1), np.float32)).fed] == ["x"]]
 every = pytest.mark.parametrize("name", CASES)
@@ -175,8 +191,15 @@ def test_linears_of_any_width_are_near_float64(library: Path, outputs: int) -> N
 
 
 @pytest.mark.parametrize("suffix", KINDS)
-def test_every_activation_of_a_linear_is_near_float64(library: Path, any_library: Path, suffix: str) -> None:
+@pytest.mark.parametrize("rounded", [False, True])
+def test_every_activation_of_a_linear_is_near_float64(
+    library: Path, any_library: Path, suffix: str, rounded: bool
+) -> None:
     case = activated(suffix)(random_rows(37, 50))
+    if rounded:
+        linear, formula = in_bfloat16(float_linear(case.fed["x"])), ACTIVATIONS[KINDS[suffix]]
+        operator = linear.operator + suffix
+        case = replace(linear, operator=operator, expected=lambda x: formula(linear.expected(x)))
     expected = case.expected(case.fed["x"].astype(np.float64))
     for found in (case.run(library), case.run(None)):
         # A float32 sum of 50 products of large numbers is off by up to 1e-5.
@@ -198,9 +221,13 @@ def test_a_row_has_the_same_bits_in_any_batch_with_any_threads(library: Path, na
 
 @pytest.mark.parametrize("outputs", [9, 200])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_padding_is_zeros_and_tokens_are_what_they_are_without_it(library: Path, outputs: int, threads: int) -> None:
+@pytest.mark.parametrize("rounded", [False, True])
+def test_padding_is_zeros_and_tokens_are_what_they_are_without_it(
+    library: Path, outputs: int, threads: int, rounded: bool
+) -> None:
     lengths = np.array([1, 300, 7, 299], np.int32)
     case = with_residual(random_rows(4 * 300, 50), outputs)
+    case = in_bfloat16(case) if rounded else case
     shaped = {name: array.reshape(4, 300, -1) for name, array in case.fed.items()}
     found = replace(case, fed=shaped | {"last": lengths - 1}).run(library, threads)
     real = np.arange(300) < lengths[:, None]
@@ -252,8 +279,19 @@ def test_extreme_values_give_the_same_bits_with_all_kernels(library: Path, any_l
     for name, make in CASES.items():
         case = make(x)
         assert_same_bits(case.run(library), case.run(any_library))
-        if not name.startswith(("FloatLinear", "TokenSum")):
+        if "Linear" not in name and name != "TokenSum":
             assert np.isfinite(case.run(library)).all(), name
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # some products are infinite
+def test_bfloat16_has_the_same_bits_with_all_kernels_for_numbers_of_any_size(library: Path, any_library: Path) -> None:
+    random = np.random.default_rng(0)
+    for scale in (1e-45, 1e-38, 1e-30, 2.0**-55, 1e-10, 1.0, 1e19, 1e38):
+        size = np.float32(scale) * np.exp2(random.integers(-9, 1, (37, 301))).astype(np.float32)
+        case = in_bfloat16(float_linear(size * random_rows(37, 301), 200))
+        for weights in (case.constants["weight"], np.float32(scale) * case.constants["weight"].astype(np.float32)):
+            sized = replace(case, constants=case.constants | {"weight": weights.astype(bfloat16)})
+            assert_same_bits(sized.run(library), sized.run(any_library))
 
 
 def test_a_token_at_minus_infinity_has_no_probability(library: Path) -> None:
@@ -267,7 +305,7 @@ def test_a_token_at_minus_infinity_has_no_probability(library: Path) -> None:
 @every
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
 def test_empty_inputs_give_empty_or_zero_outputs(any_library: Path, name: str, shape: tuple[int, int]) -> None:
-    if name.startswith("FloatLinear") and not shape[1]:
+    if "Linear" in name and not shape[1]:
         pytest.skip("weights of no inputs are refused")
     found = CASES[name](np.zeros(shape, np.float32)).run(any_library)
     linear = (shape[0], 200 if name.endswith("outputs") else 9)
@@ -295,7 +333,7 @@ def test_constants_that_do_not_fit_each_other_are_refused(
         Case(name, {"x": random_rows(2, 8)}, log_softmax, constants).session(any_library)
 
 
-@pytest.mark.parametrize("name", ["LayerNorm", "RmsNorm", "FloatLinear"])
+@pytest.mark.parametrize("name", ["LayerNorm", "RmsNorm", "FloatLinear", "Bfloat16Linear"])
 @pytest.mark.parametrize("shape", [(2, 7), (2, 9), (2, 0), (8, 2), (7,), ()])
 def test_rows_that_do_not_fit_are_refused(any_library: Path, name: str, shape: tuple[int, ...]) -> None:
     session = CASES[name](random_rows(2, 8)).session(any_library)
@@ -322,8 +360,9 @@ def test_float_operators_touch_nothing_beyond_a_tensor(library: Path, name: str,
         case = CASES[name](random_rows(count, width))
         model, made, kept = case.model(), options(library), []
         for tensor in model.graph.initializer:
-            array = copy_of(numpy_helper.to_array(tensor), at_end)
-            kept += [array, onnxruntime.OrtValue.ortvalue_from_numpy(array)]
+            array = numpy_helper.to_array(tensor)
+            array = copy_of(array.view(np.uint16) if array.dtype == bfloat16 else array, at_end)
+            kept += [array, onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)]
             made.add_initializer(tensor.name, kept[-1])
         session = open_model(model, made)
         fed = {key: copy_of(array, at_end) for key, array in case.fed.items()}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.machine.processors import CPUINFO, FLAGS
+
 
 @pytest.mark.parametrize(
     ("tried", "known", "chosen"),
@@ -37,3 +39,13 @@ def test_kernels_for_weights_from_memory_are_chosen_that_are_equal_and_clearly_f
     trial = ctypes.CDLL(str(any_library)).hfx_equal_and_faster_from_memory
     trial.restype = ctypes.c_bool
     assert trial(tried.encode(), known.encode()) is chosen
+
+
+@pytest.mark.skipif("AuthenticAMD" not in CPUINFO or "avx512_bf16" not in FLAGS, reason="needs fast AVX512-BF16")
+@pytest.mark.parametrize(("name", "has_pairs"), [("avx512-vnni", True), ("amx-int8", True), ("avx2", False)])
+def test_pairs_of_bfloat16_are_multiplied_where_that_is_equal_and_faster(
+    any_library: Path, name: str, has_pairs: bool
+) -> None:
+    trial = ctypes.CDLL(str(any_library)).hfx_should_multiply_pairs
+    trial.restype = ctypes.c_bool
+    assert trial(name.encode()) is has_pairs

@@ -17,7 +17,7 @@ from hfx.exporter.encoder.graph.linears import read_names, replace_nodes
 from hfx.exporter.graph.panels import COLUMNS
 
 # Linears, and their inputs without a residual and the last tokens; first tokens have no padding.
-LINEARS = {"Int8Linear": 4, "FloatLinear": 3}
+LINEARS = {"Int8Linear": 4, "FloatLinear": 3, "Bfloat16Linear": 3}
 WITH_RESIDUAL, ATTENTION = "Add", "SelfAttention"
 
 
