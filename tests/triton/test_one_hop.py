@@ -22,7 +22,7 @@ from hfx.python_backends.errors import split_prefixes
 from hfx.triton import EmbeddedServer
 from tests import zoo
 from tests.conftest import publish
-from tests.rigs.checkpoints.published import export_random
+from tests.rigs.checkpoints.published import export_random, export_zoo
 from tests.rigs.checkpoints.sentence_models import (
     Recipe,
     dense,
@@ -33,6 +33,7 @@ from tests.rigs.checkpoints.sentence_models import (
     write_embedder,
 )
 from tests.rigs.checkpoints.tiny_checkpoints import HIDDEN, cross_encoder, save
+from tests.rigs.machine.processors import HAS_NATIVE
 from tests.rigs.machine.tiers import few
 from tests.rigs.machine.waiting import wait_until
 from tests.rigs.servers.short_servers import started
@@ -40,9 +41,10 @@ from tests.rigs.servers.short_servers import started
 pytestmark = pytest.mark.triton
 
 RANKER, PROMPTED, PROMPTED_RANKER, STATIC = "ranker", "prompted", "prompted-ranker", "static"
-CLASSIFIERS = ("sentiment-fp32", "topics-int8")
+BFLOAT16 = "sentiment-bf16"
+CLASSIFIERS = ("sentiment-fp32", "topics-int8", *([BFLOAT16] if HAS_NATIVE else []))
 NATIVE = (*CLASSIFIERS, "nli-int8", "similar-int8", RANKER, PROMPTED, PROMPTED_RANKER, STATIC)
-WRITTEN = (RANKER, PROMPTED, PROMPTED_RANKER, STATIC)  # here; the others are the repository's
+WRITTEN = (RANKER, PROMPTED, PROMPTED_RANKER, STATIC, BFLOAT16)  # here; the others are the repository's
 PROMPTS = {"query": "the dog: ", "passage": "a cat? "}
 RECIPES = {
     PROMPTED: Recipe(
@@ -176,6 +178,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedSer
     static = tmp_path_factory.mktemp(STATIC)
     static_embedding(static, normalize, prompts=PROMPTS)
     export_random(static, folder, name=STATIC, dimensions=True)
+    if BFLOAT16 in NATIVE:
+        export_zoo("sentiment-distilbert", folder, BFLOAT16, "fp32", "native", cpu_math="bf16")
     for name in set(NATIVE).difference(WRITTEN):
         publish(name, folder)
     with started(folder) as native, started(folder, steps="python") as python:
@@ -212,7 +216,7 @@ def _shown(sent: Sent) -> str:
     return f"{sent!r}"[:400]
 
 
-@pytest.mark.parametrize("name", few(NATIVE, "topics-int8", "nli-int8", RANKER, PROMPTED))
+@pytest.mark.parametrize("name", few(NATIVE, "topics-int8", "nli-int8", RANKER, PROMPTED, BFLOAT16))
 def test_a_request_has_the_same_answer_alone_and_in_a_batch(
     name: str, both: tuple[EmbeddedServer, EmbeddedServer]
 ) -> None:
