@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,7 @@ def load_model(checkpoint: Checkpoint, auto_class: str, headless: bool, prefix: 
     return model  # type: ignore[no-any-return]
 
 
+@lru_cache(maxsize=1)  # the plan and the load of the model ask for the same names
 def superfluous_tensors(checkpoint: Checkpoint, auto_class: str, headless: bool, prefix: str = "") -> list[str]:
     """Return the names of stored tensors that transformers leaves out of the model `auto_class`, sorted.
 

@@ -65,7 +65,7 @@ HUB_ID = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 NAME_SHOWN = 100
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # what is found out about one is kept by its identity
 class Checkpoint:
     """A checkpoint on disk.
 

@@ -193,6 +193,7 @@ def _distance_bias(block: DistanceBias | None, width: int) -> Any:
 
 def linear(x: FloatArray, block: Linear) -> FloatArray:
     """Return `block` of x [..., inputs]."""
-    outputs = [x @ chunk.T for chunk in block.weight.chunks()]
-    y: FloatArray = np.concatenate(outputs, axis=-1)
+    rows = x.reshape(-1, x.shape[-1])  # numpy would multiply one row of x after the other, which takes twice as long
+    outputs = [rows @ chunk.T for chunk in block.weight.chunks()]
+    y: FloatArray = np.concatenate(outputs, axis=-1).reshape(*x.shape[:-1], -1)
     return y if block.bias is None else y + block.bias.read()
