@@ -13,6 +13,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hfx import native
 from hfx.errors import StorageFull
@@ -22,7 +23,7 @@ from hfx.exporter.generation.plan import BEAMS, GeneratorPlan
 from hfx.exporter.graph.blocks import Attention, Net, Rotary
 from hfx.exporter.graph.generator import GeneratorWriter, choose_graph, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import WeightFile
-from hfx.exporter.quantize.balance import balanced
+from hfx.exporter.quantize.balance import Balances, balanced
 from hfx.exporter.quantize.generator import Formats, KvType
 from hfx.exporter.runtime import Runtime, weight_levels
 from hfx.exporter.source import Checkpoint
@@ -35,6 +36,7 @@ WEIGHTS, ENCODER = "weights.bin", "encoder.onnx"
 LOG_SOFTMAX, TOP_K, CHOOSE = "log_softmax.onnx", "top_k.onnx", "choose.onnx"
 MINIMUM_ONNXRUNTIME = "1.31"  # the first version whose GroupQueryAttention has every option that the graphs use
 ALL_LEVELS = 127
+_balances: WeakKeyDictionary[Checkpoint, Balances] = WeakKeyDictionary()
 NATIVE_DECODER = "native_decoder"
 
 
@@ -90,7 +92,7 @@ def read_net(checkpoint: Checkpoint, formats: Formats, levels: int, max_length: 
     net = find_family(checkpoint).read(resolve_config(checkpoint), CheckpointTensors(checkpoint))
     if max_length is not None:
         net = _of_length(net, max_length)
-    return balanced(net, formats, levels)
+    return balanced(net, formats, levels, _balances.setdefault(checkpoint, {}))
 
 
 def write_net(net: Net, folder: Path, formats: Formats, levels: int, library: Path | None = None) -> EngineSpec:

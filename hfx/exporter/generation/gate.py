@@ -193,13 +193,15 @@ class Gate:
     """Compares the engines in the folder `version` with the checkpoint's results in `reference`.
 
     `measure_data` gives the figures of an engine on the user's data, and raises VerificationFailed if they are too far
-    below the checkpoint's.
+    below the checkpoint's. `known` has the figures of the engines that were compared: the same weights may be compared
+    again with fewer runtimes.
     """
 
     plan: GeneratorPlan
     version: Path
     reference: Reference
     measure_data: Callable[[Comparison], DataFigures]
+    known: dict[tuple[object, ...], Figures] = field(default_factory=dict)
 
     def compare_all(self, device: Device, choice: CpuChoice) -> tuple[Comparison, CpuChoice]:
         """Compare the folder of `device` on the runtime of `choice`, and return the runtime to publish as well.
@@ -227,10 +229,12 @@ class Gate:
         plan = self.plan
         allowed = limits(plan.built[device], plan.max_drop, plan.names_runtime)
         tried: list[Mapping[str, Any]] = []
+        *_, last = plan.formats(device)
         for formats in plan.formats(device):
             if tried:
                 write(plan, self.version, device, runtimes, formats)
-            compared = self._compared(device, runtimes, formats, allowed)
+            # All figures of the last formats are in the error.
+            compared = self._compared(device, runtimes, formats, allowed, 0.0 if formats == last else allowed.agreement)
             beyond = next((each for each in compared.figures.items() if failures(each[1], allowed)), None)
             if beyond is None:
                 return replace(compared, tried=tuple(tried), data=self.measure_data(compared))
@@ -248,19 +252,24 @@ class Gate:
         allowed = limits(plan.built[device], plan.max_drop, plan.names_runtime)
         write(plan, self.version, device, runtimes, formats)
         try:
-            compared = self._compared(device, runtimes, formats, allowed)
+            compared = self._compared(device, runtimes, formats, allowed, allowed.agreement)
             if any(failures(figures, allowed) for figures in compared.figures.values()):
                 return None
             return replace(compared, data=self.measure_data(compared))
         except VerificationFailed:
             return None
 
-    def _compared(self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats, allowed: Limits) -> Comparison:
-        """Return the figures, the provider that ran the files, and why files for GPUs could not run without a GPU."""
+    def _compared(
+        self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats, allowed: Limits, least: float
+    ) -> Comparison:
+        """Return the figures, the provider that ran the files, and why files for GPUs could not run without a GPU.
+
+        An engine with less than the agreement `least` has no further figures.
+        """
         made = Comparison(device, self.plan.built[device], formats, limits=asdict(allowed))
         for provider in PROVIDERS[device]:
             try:
-                return replace(made, provider=provider, figures=self._figures(device, runtimes, allowed, provider))
+                return replace(made, provider=provider, figures=self._figures(made, runtimes, allowed, provider, least))
             except ProviderMissing:
                 if provider == PROVIDERS[device][-1]:
                     raise
@@ -275,21 +284,30 @@ class Gate:
         raise AssertionError("the last provider runs or raises")
 
     def _figures(
-        self, device: Device, runtimes: tuple[Runtime, ...], allowed: Limits, provider: str
+        self, made: Comparison, runtimes: tuple[Runtime, ...], allowed: Limits, provider: str, least: float
     ) -> dict[Runtime, Figures]:
         """Return the figures of `runtimes`, up to the first runtime that is beyond the limits."""
-        plan, figures = self.plan, dict[Runtime, Figures]()
+        figures = dict[Runtime, Figures]()
         for runtime in runtimes:
-            session = SessionSettings(plan.threads, provider, runtime=runtime)
-            try:
-                figures[runtime] = measure(self.version / device, plan, self.reference, session)
-            except StepFailed as error:
-                raise VerificationFailed(
-                    f"The {plan.built[device]} engine for {device.upper()} ({runtime}) does not continue texts like "
-                    f"the checkpoint: {error.message}.",
-                    "Nothing was published. Use another --precision or --cpu-runtime.",
-                ) from error
-            release_memory()
+            key = (made.device, made.formats, runtime, provider)
+            known = self.known.get(key)
+            if known is None or (known.greedy is None and known.forced.agreement >= least):
+                self.known[key] = self._measure(made, runtime, provider, least)
+            figures[runtime] = self.known[key]
             if failures(figures[runtime], allowed):
                 break
         return figures
+
+    def _measure(self, made: Comparison, runtime: Runtime, provider: str, least: float) -> Figures:
+        """Return the figures of one runtime; see `measure`."""
+        session = SessionSettings(self.plan.threads, provider, runtime=runtime)
+        try:
+            return measure(self.version / made.device, self.plan, self.reference, session, least)
+        except StepFailed as error:
+            raise VerificationFailed(
+                f"The {made.precision} engine for {made.device.upper()} ({runtime}) does not continue texts like "
+                f"the checkpoint: {error.message}.",
+                "Nothing was published. Use another --precision or --cpu-runtime.",
+            ) from error
+        finally:
+            release_memory()

@@ -99,7 +99,7 @@ class Figures:
     """All figures of one folder. `noise` is torch's own, in logits; `num_beams` is the number of beams in `beams`."""
 
     forced: Forced
-    greedy: Whole
+    greedy: Whole | None  # None, as all others, if the agreement in `forced` was too low to go on
     beams: Whole | None
     num_beams: int
     noise: float
@@ -110,7 +110,7 @@ class Figures:
         return {
             "agreement": _short(self.forced.agreement),
             "forced": _shortened(self.forced),
-            "greedy": _shortened(self.greedy),
+            "greedy": None if self.greedy is None else _shortened(self.greedy),
             "beams": None if self.beams is None else {"num_beams": self.num_beams, **_shortened(self.beams)},
             "noise": _short(self.noise),
             "long": None if self.long is None else _shortened(self.long),
@@ -125,13 +125,20 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def measure(folder: Path, plan: GeneratorPlan, reference: Reference, session: SessionSettings) -> Figures:
-    """Run the engine folder on the reference's prompts. Raises the engine's ModelRefused if it can't run here."""
+def measure(
+    folder: Path, plan: GeneratorPlan, reference: Reference, session: SessionSettings, least: float = 0.0
+) -> Figures:
+    """Run the engine folder on the reference's prompts, only in `measure_forced` if the agreement is below `least`.
+
+    Raises the engine's ModelRefused if it can't run here.
+    """
     spec, work = read_spec(folder), reference.work
     with ExitStack() as stack:
         runner = open_rows(spec, SLOTS, session)
         stack.callback(runner.close)
         forced = measure_forced(runner, reference, plan.settings.decoder_start_token_ids)
+        if forced.agreement < least:
+            return Figures(forced, None, None, work.beams.num_beams, reference.noise)
         long = measure_long(runner, spec, reference)
         stack.pop_all()  # the engine reuses the runner and closes it: ONNX Runtime opens BART-large's sessions in 6 s
     # fp32 graphs have noise of their own, which `forced.delta` measures.
@@ -251,11 +258,7 @@ def forced_logits(
 
 
 def _batch(
-    runner: Runner,
-    batch: Sequence[int],
-    prompts: Sequence[Ids],
-    continuations: Sequence[Ids],
-    start: Ids,
+    runner: Runner, batch: Sequence[int], prompts: Sequence[Ids], continuations: Sequence[Ids], start: Ids
 ) -> Iterator[tuple[int, int, Logits]]:
     outputs = _begin(runner, [prompts[i] for i in batch], start)
     position, rows = 0, len(batch)
@@ -342,6 +345,7 @@ def _prompts(runner: DecoderRunner, text: LongText) -> Iterator[tuple[int, Outpu
             filled += CHUNK
         first = part_start(filled, start)
         yield start, runner.run([Span(text.inputs[first:start], first, rows=(row,))], logits=True)
+        filled += CHUNK if filled and start - filled == CHUNK else 0  # the part was the next chunk
 
 
 def measure_greedy(engine: Engine, reference: Reference, settings: Settings, alone: int, margin: float) -> Whole:

@@ -28,18 +28,16 @@ MOST_LOUD = 8
 Factors = dict[str, FloatArray]  # name of a norm -> the divisors of its channels
 
 
-def balanced(net: Net, formats: Formats, levels: int) -> Net:
+def balanced(net: Net, formats: Formats, levels: int, known: Balances) -> Net:
     """Return `net` with balanced channels for int8 linears with weights up to `levels`.
 
     The net computes the same function apart from rounding. Only norms before the parts of a layer are balanced, as
-    nothing but matrices reads their output.
+    nothing but matrices reads their output. What is measured is added to `known`, which belongs to one checkpoint.
     """
     if not net.decoder.pre_norm or formats.int8 <= {"embedding"}:
         return net
-    observer = _Observer(dict(_readers(net, formats)), levels, {}, {})
-    tokens = np.random.default_rng(SEED).integers(0, net.vocab_size, (2, ROWS, min(TOKENS, net.max_length)))
-    source = None if net.encoder is None else tokens[1] % net.encoder.embedding.table.shape[0]
-    run_net(net, tokens[0], source, observer)
+    key = (formats.int8 & {"linear", "encoder"}, levels, net.max_length)
+    observer = known[key] = known.get(key) or _observed(net, formats, levels)
     encoder, decoder = net.encoder and _stack(net.encoder, observer.factors), _stack(net.decoder, observer.factors)
     if net.encoder is not None and net.encoder.final_norm is not None:
         decoder = _memories(decoder, observer.factors.get(net.encoder.final_norm.name))
@@ -49,6 +47,15 @@ def balanced(net: Net, formats: Formats, levels: int) -> Net:
         peak = observer.peaks[read_by_head.name]
         loud = tuple(sorted(int(i) for i in np.argsort(-peak)[:MOST_LOUD] if peak[i] > LOUD * np.median(peak)))
     return replace(net, encoder=encoder, decoder=decoder, head=replace(net.head, loud=loud))
+
+
+def _observed(net: Net, formats: Formats, levels: int) -> _Observer:
+    observer = _Observer(dict(_readers(net, formats)), levels, {}, {})
+    tokens = np.random.default_rng(SEED).integers(0, net.vocab_size, (2, ROWS, min(TOKENS, net.max_length)))
+    source = None if net.encoder is None else tokens[1] % net.encoder.embedding.table.shape[0]
+    run_net(net, tokens[0], source, observer)
+    observer.readers.clear()  # they may hold the checkpoint's tensors
+    return observer
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,10 @@ class _Observer:
         self.peaks[norm.name] = np.abs(rows).max(axis=0)
         if norm.name in self.readers:
             self.factors[norm.name] = best_factors(rows, self.readers[norm.name], self.levels)
+
+
+# By the parts in int8, the largest int8 weight, and the net's length.
+Balances = dict[tuple[frozenset[str], int, int], _Observer]
 
 
 def best_factors(rows: FloatArray, linears: tuple[Linear, ...], levels: int) -> FloatArray:

@@ -97,19 +97,19 @@ def test_decoder_only_layers_are_refused_in_an_encoder_decoder(tmp_path: Path) -
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_balanced_net_is_the_same_function(tmp_path: Path, name: str, precision: str) -> None:
     net = read(tmp_path, loud(name))
-    want, got = logits(net), logits(balanced(net, FORMATS[precision], 127))
+    want, got = logits(net), logits(balanced(net, FORMATS[precision], 127, {}))
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
 @pytest.mark.parametrize(("name", "precision"), [("gpt2", "fp32"), ("gpt2", "fp16"), ("bart", "int8")])
 def test_nets_that_cannot_or_need_not_be_balanced_stay_as_they_are(tmp_path: Path, name: str, precision: str) -> None:
     net = read(tmp_path, tiny_generators.build(name))
-    assert balanced(net, FORMATS[precision], 127) is net
+    assert balanced(net, FORMATS[precision], 127, {}) is net
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_channel_with_large_values_is_found(tmp_path: Path, name: str) -> None:
-    assert LOUD in balanced(read(tmp_path, loud(name)), FORMATS["int8"], 127).head.loud
+    assert LOUD in balanced(read(tmp_path, loud(name)), FORMATS["int8"], 127, {}).head.loud
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
