@@ -186,7 +186,7 @@ struct Run {
     }
 
     template <void (Run::*Task)(long) const> Status *parallel(ort::KernelContext *context, long tasks) {
-        return api->parallel(context, [](void *data, size_t i) { (static_cast<const Run *>(data)->*Task)(long(i)); }, size_t(tasks), this);
+        return in_threads(context, [](void *data, size_t i) { (static_cast<const Run *>(data)->*Task)(long(i)); }, size_t(tasks), this);
     }
     Status *compute(ort::KernelContext *context) {
         if (wanted * group < MANY_QUERIES) return parallel<&Run::step>(context, rows * kv_heads);

@@ -3,6 +3,7 @@
 // There are no exceptions and there is no C++ library: a failure is a status of ONNX Runtime.
 #pragma once
 #include <stdlib.h>
+#include "alone.h"
 #include "linear.h"
 #include "ort.h"
 
@@ -135,12 +136,19 @@ private:
 
 inline long smaller(long a, long b) { return a < b ? a : b; }
 
+// Calls work(data, 0) ... work(data, tasks - 1): in the threads of the session, or in this one if the run keeps to it.
+inline Status *in_threads(ort::KernelContext *context, void (*work)(void *, size_t), size_t tasks, void *data) {
+    if (!runs_alone) return api->parallel(context, work, tasks, data);
+    for (size_t task = 0; task < tasks; task++) work(data, task);
+    return nullptr;
+}
+
 // Up to this many numbers, threads cost more than they save: one thread quantizes 10 values in a nanosecond.
 constexpr long ALONE = 32768;
 
-// Calls work(data, 0) ... work(data, tasks - 1), which read `numbers` numbers in all.
+// The same for work that reads `numbers` numbers in all.
 inline Status *run_tasks(ort::KernelContext *context, void (*work)(void *, size_t), long tasks, long numbers, void *data) {
-    if (tasks > 1 && numbers > ALONE) return api->parallel(context, work, size_t(tasks), data);
+    if (tasks > 1 && numbers > ALONE) return in_threads(context, work, size_t(tasks), data);
     for (long task = 0; task < tasks; task++) work(data, size_t(task));
     return nullptr;
 }

@@ -209,7 +209,7 @@ struct Prepared {
         product = {&w, rows, row_scale, place, long(count), node.form->activation, node.form->gated, nullptr, nullptr, node.outputs, 0, nullptr, nullptr};
         if (tokens.count <= ROWS_A_TASK) return nullptr;
         shared.done = tokens.count;
-        return api->parallel(context, quantize_row, size_t(tokens.count), &shared.rows);
+        return in_threads(context, quantize_row, size_t(tokens.count), &shared.rows);
     }
     uint8_t *extra = nullptr;
 };
@@ -240,7 +240,7 @@ Status *run_linear(const Node &node, ort::KernelContext *context) {
     }
     HFX_TRY(make_output(context, 0, prepared.x.shape, node.outputs, reinterpret_cast<void **>(&product.y)));
     const long tasks = (product.count + ROWS_A_TASK - 1) / ROWS_A_TASK * panels_of(product);
-    return tasks ? api->parallel(context, run_panel, size_t(tasks), &prepared) : nullptr;
+    return tasks ? in_threads(context, run_panel, size_t(tasks), &prepared) : nullptr;
 }
 
 constexpr long PANELS_A_TASK = 8;
@@ -292,7 +292,7 @@ Status *run_head(const Node &node, ort::KernelContext *context) {
     int64_t *ids = nullptr;
     HFX_TRY(make_output(context, 1, x.shape, 1, reinterpret_cast<void **>(&ids)));
     if (!count) return nullptr;
-    HFX_TRY(api->parallel(context, run_best, tasks, &heads));
+    HFX_TRY(in_threads(context, run_best, tasks, &heads));
     for (long row = 0; row < count; row++) {
         ids[row] = 0;
         float best = -__builtin_inff();

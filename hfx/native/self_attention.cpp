@@ -200,7 +200,7 @@ Status *compute(void *data, ort::KernelContext *context) {
     if (form.has(ROTATION)) HFX_TRY(read_rotation(context, run));
     if (!rows || !width) return nullptr;
     if (form.has(POSITIONS)) HFX_TRY(read_positions(context, run));
-    HFX_TRY(api->parallel(context, attend_head, size_t(rows * node.heads), &run));
+    HFX_TRY(in_threads(context, attend_head, size_t(rows * node.heads), &run));
     return run.failed ? out_of_memory() : nullptr;
 }
 

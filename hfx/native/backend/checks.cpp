@@ -28,8 +28,10 @@ void Checks::open(Span model) {
 }
 
 bool Checks::is_due(size_t count, size_t &job) {
-    if (count < 2 || ++runs_ % EVERY) return false;
-    job = runs_ / EVERY % count;
+    if (count < 2) return false;
+    const uint64_t run = __atomic_add_fetch(&runs_, 1, __ATOMIC_RELAXED);  // of two leaders
+    if (run % EVERY) return false;
+    job = run / EVERY % count;
     return true;
 }
 

@@ -31,8 +31,7 @@ public:
     // Has the net take a model's weights from `pool` in each run. Sets `stride` to their number, or to 0 if the graph
     // leaves it open. Returns false, with the reason in `error`, if the graph can't do so.
     [[nodiscard]] bool use(const Pool &pool, size_t &stride, Text &error);
-    // Runs the net, and sets `made` to its output; for one thread at a time. Returns false with the reason in `error`,
-    // or if there is no memory.
+    // Runs the net, and sets `made` to its output. Returns false with the reason in `error`, or if there is no memory.
     [[nodiscard]] bool run(const Feed &feed, Values &made, Text &error) const;
 
     bool has_types() const { return types_; }

@@ -4,6 +4,11 @@
 namespace hfx {
 namespace {
 
+// Of what waits, a leader of two takes half, at least FEW_TOKENS and at most MOST_TOKENS. A second leader begins only if
+// each gets FEW_TOKENS. On a Zen 4, 48 gives 8 callers of 16 tokens 8 % more answers than one leader does, and 4 callers
+// as many. 32 gives them 6 % more and 4 % fewer.
+constexpr size_t FEW_TOKENS = 48, MOST_TOKENS = 512;
+
 double mean(double before, double value) { return before > 0 ? (before + value) / 2 : value; }
 
 }  // namespace
@@ -73,28 +78,64 @@ Job *Queue::cut(Job **from) {
 Job *Queue::next(bool stays, size_t least) {
     Held held(lock_);
     if (!in_turns_ && work_ + large_ < least) return nullptr;
-    const bool large_is_first = in_turns_ ? !was_part_ : first_ && is_large(*first_);
-    Job *batch = large_is_first ? nullptr : next_small();
-    if (!batch) batch = next_part();
+    Job *batch = pick(SIZE_MAX);
     if (!batch) leads_ = stays;
+    return batch;
+}
+
+Job *Queue::next_of_two(bool second, bool &alone) {
+    Held held(lock_);
+    const bool large = in_turns_ || (first_ && is_large(*first_));
+    alone = second || (bound.pairs && !large && (second_leads_ || can_be_shared()));
+    if (!second) whole_ = !alone;
+    Job *batch = second && large ? nullptr : pick(alone ? share() : SIZE_MAX);
+    if (!batch) (second ? second_leads_ : leads_) = false;
+    return batch;
+}
+
+bool Queue::shares() {
+    Held held(lock_);
+    if (!bound.pairs || second_leads_ || whole_ || !leads_ || in_turns_ || !first_ || is_large(*first_)) return false;
+    return second_leads_ = true;
+}
+
+// How many tokens a leader of two takes of those that wait.
+size_t Queue::share() const {
+    const size_t half = (work_ + 1) / 2;
+    return half < FEW_TOKENS ? FEW_TOKENS : half < MOST_TOKENS ? half : MOST_TOKENS;
+}
+
+// Whether enough requests wait, before the first large one, for the share of a leader and for at least half as much.
+bool Queue::can_be_shared() const {
+    size_t taken = 0, rest = 0, most = share();
+    for (const Job *job = first_; job && !is_large(*job) && rest < taken + !taken; job = job->next)
+        (!taken || (!rest && taken + job->work <= most) ? taken : rest) += job->work;
+    return taken + rest >= 2 * FEW_TOKENS && taken <= 2 * rest;
+}
+
+// Returns what runs next, of at most `most` tokens or one request.
+Job *Queue::pick(size_t most) {
+    const bool large_is_first = in_turns_ ? !was_part_ : first_ && is_large(*first_);
+    Job *batch = large_is_first ? nullptr : next_small(most);
+    if (!batch) batch = next_part();
     was_part_ = batch && is_large(*batch);
     return batch;
 }
 
 // Takes a batch of small requests out of the queue: of the whole queue if large requests are in turns, otherwise of
-// the requests before the first large one.
-Job *Queue::next_small() {
+// the requests before the first large one. It has at most `most` tokens, or one request.
+Job *Queue::next_small(size_t most) {
     Job *batch = nullptr, **end = &batch;
-    size_t rows = 0;
+    size_t rows = 0, work = 0;
     for (Job **at = &first_; *at;) {
         const Job &job = **at;
-        bool fits = !is_large(job) && (!batch || rows + job.inputs.rows <= bound.batch);
+        bool fits = !is_large(job) && (!batch || (rows + job.inputs.rows <= bound.batch && work + job.work <= most));
         if (!fits && !in_turns_) break;
         if (!fits) {
             at = &(*at)->next;
             continue;
         }
-        rows += job.inputs.rows;
+        rows += job.inputs.rows, work += job.work;
         *end = cut(at), end = &(*end)->next;
     }
     return batch;
@@ -111,11 +152,11 @@ Job *Queue::next_part() {
     return turns_[in_turns_ - 1] = job;
 }
 
-void Queue::ran(size_t rows, size_t work, uint64_t nanoseconds) {
+void Queue::ran(size_t rows, size_t work, uint64_t nanoseconds, bool alone) {
     double seconds = 1e-9 * double(nanoseconds);
     if (!work || seconds <= 0) return;
     Held held(lock_);
-    rate_ = mean(rate_, double(work) / seconds);
+    rate_ = mean(rate_, double(alone ? 2 * work : work) / seconds);
     if (rows) run_seconds_ = mean(run_seconds_, seconds);
 }
 

@@ -8,6 +8,10 @@
 // TURNS large requests are run in turns, and the others wait: a short one is not delayed by the whole of a long one, and
 // none takes more than TURNS times as long as alone once it has begun. This is the rule for CPUs and GPUs. How many
 // tokens a part has is decided in runs.cpp and device_plan.cpp.
+//
+// A net of two threads may have a second leader, which a thread of its host is. If enough small requests wait, each of
+// the two leaders runs a share of them in one thread. This is faster than batches in both threads, which wait for each
+// other after each operator, and for whatever else has one of the processor's cores meanwhile.
 #pragma once
 #include <pthread.h>
 #include "job.h"
@@ -24,6 +28,7 @@ struct Bound {
     size_t requests = 1024;
     double seconds = 3.0;
     size_t batch = 64, tokens = SIZE_MAX, large = LARGE;
+    bool pairs = false;  // there may be a second leader
 };
 
 class Queue {
@@ -44,9 +49,16 @@ public:
     // request that has more; or the large request whose next part runs. Returns null if nothing waits, or fewer than
     // `least` tokens; then the caller leads no more, unless it `stays`.
     Job *next(bool stays = false, size_t least = 0);
+    // Does the same for one of two leaders, the `second` or not, which runs the batch in its own thread if `alone`. The
+    // second leader runs no large requests.
+    Job *next_of_two(bool second, bool &alone);
+    // Whether a second leader begins now, because requests wait which the first one leaves to it. Then the caller must
+    // wake it.
+    bool shares();
     bool is_large(const Job &job) const { return job.work > bound.large; }
-    // Records the time of a batch of small requests with `rows` rows, or of a large request with 0.
-    void ran(size_t rows, size_t work, uint64_t nanoseconds);
+    // Records the time of a batch of small requests with `rows` rows, or of a large request with 0. What ran `alone` has
+    // had half of the processor.
+    void ran(size_t rows, size_t work, uint64_t nanoseconds, bool alone = false);
     // Records that `tokens` tokens of a large request have been computed, or won't be.
     void computed(Job &job, size_t tokens);
     // Takes a large request out of the turns, because its last part runs.
@@ -58,8 +70,11 @@ private:
     bool refuses(size_t work, double timeout) const;
     void count(size_t rows, size_t work, int sign);
     Job *cut(Job **from);
-    Job *next_small();
+    Job *pick(size_t most);
+    Job *next_small(size_t most);
     Job *next_part();
+    size_t share() const;
+    bool can_be_shared() const;
 
     pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;
     Job *first_ = nullptr, **end_ = &first_;
@@ -69,6 +84,7 @@ private:
     size_t requests_ = 0, rows_ = 0, work_ = 0;  // accepted, and not in a batch yet; rows and tokens of small requests
     size_t large_ = 0, larges_ = 0;              // tokens of the large requests that are not computed yet; the requests
     bool leads_ = false;
+    bool second_leads_ = false, whole_ = false;  // `whole_`: the first leader uses both threads
     double rate_ = 0, run_seconds_ = 0;  // tokens a second, and seconds of a run of small requests; 0: not known yet
 };
 

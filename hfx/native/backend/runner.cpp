@@ -1,4 +1,5 @@
 #include "runner.h"
+#include "../alone.h"
 
 namespace hfx {
 namespace {
@@ -15,9 +16,18 @@ bool Runner::open(const NetOptions &options, Text &error) {
 
 bool Runner::answers(const NetOptions &options) const { return net.makes(options.output) && item_rank_ == item_rank(options); }
 
-void Runner::run() {
-    while (Job *batch = queue_.next()) queue_.is_large(*batch) ? run_part(batch) : run_batch(batch);
+void Runner::run(HostThread *second) {
+    bool alone = false;
+    while (Job *batch = queue_.next_of_two(false, alone)) {
+        if (queue_.shares()) second->wake();
+        queue_.is_large(*batch) ? run_part(batch) : run_batch(batch, jobs_, alone);
+    }
     if (!queue_.settle()) checks_.count(false);
+}
+
+void Runner::run_second() {
+    bool alone = true;
+    while (Job *batch = queue_.next_of_two(true, alone)) run_batch(batch, jobs_of_second_, alone);
 }
 
 // Runs the next part of a large request.
@@ -41,9 +51,10 @@ void Runner::run_part(Job *job) {
     answer_jobs(&job, 1, job->began, now());
 }
 
-void Runner::run_batch(Job *batch) {
-    list_jobs(batch, jobs_);
-    Runs runs(net, skips_padding_, item_rank_, jobs_, checks_);
+void Runner::run_batch(Job *batch, Array<Job *> &all, bool alone) {
+    list_jobs(batch, all);
+    Runs runs(net, skips_padding_, item_rank_, all, checks_);
+    runs_alone = alone;
     const uint64_t first = now();
     size_t count = 0, rows = 0, work = 0;
     for (uint64_t began = first; Job **jobs = runs.next(count); began = now()) {
@@ -52,7 +63,17 @@ void Runner::run_batch(Job *batch) {
             if (jobs[at]->code != triton::CANCELLED) work += jobs[at]->work;
         rows += answer_jobs(jobs, count, began, ended);
     }
-    queue_.ran(rows, work, now() - first);
+    runs_alone = false;
+    queue_.ran(rows, work, now() - first, alone);
+}
+
+bool OwnNet::open(const NetOptions &options, int32_t &, Text &error) {
+    constexpr const char *NAME = "hfx-second-run";
+    long threads = 0;
+    if (!whole_number(options.config, "intra_op_thread_count", 0, threads, error) || !runner_.open(options, error)) return false;
+    // Other runtimes' operators would use the session's threads anyway.
+    queue.bound.pairs = options.skips_padding && threads == 2;
+    return !queue.bound.pairs || second_.start(*this, NAME, error);
 }
 
 }  // namespace hfx

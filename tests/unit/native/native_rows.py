@@ -55,7 +55,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.exponentials.argtypes = [pointer, size]
     library.utf8_reason.argtypes = [text, size, ctypes.POINTER(size)]
     library.json_error.argtypes = [text, size, pointer, size, ctypes.POINTER(size)]
-    library.queue_order.argtypes = [pointer, size, size, text]
+    library.queue_order.argtypes = library.order_of_two.argtypes = [pointer, size, size, text]
     return library
 
 

@@ -166,6 +166,32 @@ EXPORTED void queue_order(const size_t *tokens, size_t count, size_t batch, char
     *order = 0;
 }
 
+// Writes what two leaders of a queue run in turns, in the same form. The batches of a leader that runs in its own thread
+// are in brackets, those of the second one in square brackets.
+EXPORTED void order_of_two(const size_t *tokens, size_t count, size_t batch, char *order) {
+    Queue queue;
+    Job jobs[10];
+    queue.bound.batch = batch, queue.bound.pairs = true;
+    for (size_t i = 0; i < count; i++) {
+        jobs[i].inputs.rows = 1, jobs[i].work = jobs[i].rest = tokens[i];
+        if (queue.take(1, tokens[i], 0)) queue.add(&jobs[i]);
+    }
+    bool leads[2] = {true, false};
+    for (bool second = false; leads[0] || leads[1]; second = !second) {
+        bool alone = false;
+        Job *first = leads[second] ? queue.next_of_two(second, alone) : nullptr;
+        leads[second] = first;
+        leads[1] = queue.shares() || leads[1];
+        if (first && queue.is_large(*first)) queue.computed(*first, first->rest < LARGE ? first->rest : LARGE);
+        if (first && queue.is_large(*first) && !first->rest) queue.end_turns(*first);
+        if (first && alone) *order++ = second ? '[' : '(';
+        for (Job *job = first; job; job = job->next) *order++ = char('0' + (job - jobs));
+        if (first && alone) *order++ = second ? ']' : ')';
+        if (first) *order++ = ' ';
+    }
+    *order = 0;
+}
+
 // What is wrong with a JSON text, and where; null: nothing, and `written` has it.
 EXPORTED const char *json_error(const char *text, size_t size, char *written, size_t room, size_t *at) {
     Document document;

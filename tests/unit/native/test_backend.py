@@ -128,6 +128,18 @@ def test_each_request_is_answered_and_released_once(skips_padding: str, sanitize
 
 
 @SANITIZED
+def test_two_leaders_answer_each_caller_as_one_does(
+    sanitizer: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_PAIRS", "1")
+    program, library = compiled(sanitizer)
+    two = config(library, {}, skips_padding="1", intra_op_thread_count="2")
+    run(program, folder, two)
+    done = subprocess.run([program, folder, two, "mix", "4000", "32"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "two runs at once\n"), done.stdout + done.stderr[-4000:]
+
+
+@SANITIZED
 def test_models_that_share_a_net_come_and_go(sanitizer: str, folder: Path) -> None:
     program, library = compiled(sanitizer)
     run(program, folder, config(library, {}, skips_padding="1", shared_net=KEY))
@@ -135,7 +147,7 @@ def test_models_that_share_a_net_come_and_go(sanitizer: str, folder: Path) -> No
 
 def test_of_every_thousand_runs_for_several_requests_one_is_checked(folder: Path) -> None:
     program, library = compiled("plain")
-    printed = run(program, folder, config(library, {"name": "m"}, skips_padding="1"), "mix", "12000").splitlines()
+    printed = run(program, folder, config(library, {"name": "m"}, skips_padding="1"), "mix", "12000", "8").splitlines()
     failed, passed = (int(line.split(": ")[1]) for line in printed[:2])
     assert [line.split(": ")[0] for line in printed] == ["model=m,result=failed", "model=m,result=passed"]
     assert failed == 0
@@ -145,7 +157,7 @@ def test_of_every_thousand_runs_for_several_requests_one_is_checked(folder: Path
 def test_answers_that_would_go_to_other_callers_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_MIXES", "1")
     program, library = compiled("plain")
-    printed = run(program, folder, config(library, {"name": "m"}, skips_padding="1"), "mix", "1000000").splitlines()
+    printed = run(program, folder, config(library, {"name": "m"}, skips_padding="1"), "mix", "10000", "8").splitlines()
     assert printed == [
         "model=m,result=failed: 1",
         "model=m,result=passed: 0",
@@ -173,6 +185,24 @@ SMALL, PART = 10, LARGE  # tokens
 def test_parts_of_large_requests_run_in_turns_and_between_batches(tokens: list[int], order: str) -> None:
     made = ctypes.create_string_buffer(100)
     compiled_rows().queue_order((ctypes.c_size_t * len(tokens))(*tokens), len(tokens), 2, made)
+    assert made.value.decode().rstrip() == order
+
+
+@pytest.mark.parametrize(
+    ("tokens", "order"),
+    [
+        ([SMALL] * 5, "01234"),  # too few for two
+        ([32] * 4, "(01) [2] (3)"),
+        ([100, SMALL], "01"),  # one would end long before the other
+        ([400] * 4, "(0) [1] (2) [3]"),
+        # Large requests use both threads, as do the small ones between their parts.
+        ([32, 32, 2 * PART, 32, 32], "01 2 34 2"),
+        ([32] * 4 + [2 * PART], "(01) [2] (3) 4 4"),
+    ],
+)
+def test_two_leaders_share_what_waits(tokens: list[int], order: str) -> None:
+    made = ctypes.create_string_buffer(100)
+    compiled_rows().order_of_two((ctypes.c_size_t * len(tokens))(*tokens), len(tokens), 8, made)
     assert made.value.decode().rstrip() == order
 
 
