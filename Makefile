@@ -22,12 +22,12 @@ PIP := python -m pip install --quiet --no-compile
 
 EDITABLE := $(PIP) --constraint constraints.txt --no-build-isolation --editable
 
-# pip shows each package here: 116 of them take minutes.
+# pip shows each package here: 114 of them take minutes.
 LOUD = $(subst --quiet ,,$(1))
 
 # What `hfx demo` and the first commands of README.md need. All else, such as Spark, moto and pytest, comes with the first other target.
 $(DEMO): pyproject.toml setup.py constraints.txt
-	@echo "Installing the 116 packages that hfx needs into $(VENV): 2 GB, in two to six minutes."
+	@echo "Installing the 114 packages that hfx needs into $(VENV): 2 GB, in two to six minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(call LOUD,$(PIP)) --constraint constraints.txt 'setuptools>=77' ziglang
 	@echo "Compiling the native operators meanwhile."

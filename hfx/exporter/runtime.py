@@ -122,9 +122,9 @@ class Timer:
         A candidate whose answers depend on the batch on this machine is refused if there is another.
         Raises CheckpointUnsupported if the graph fails.
         """
-        sessions = {runtime: self._open(candidate) for runtime, candidate in candidates.items()}
-        refused: dict[str, str] = {}
+        sessions, refused = dict[Runtime, Any](), dict[str, str]()
         try:
+            sessions = {runtime: self._open(candidate) for runtime, candidate in candidates.items()}
             if len(sessions) > 1:
                 for runtime, session in sessions.items():
                     if self._depends_on_batch(session):
@@ -171,7 +171,7 @@ class Timer:
     def _advice(self, sessions: Collection[Any]) -> str:
         """Return advice on a graph that fails on some of TIMED_SHAPES; the reason may be long texts, or the graph."""
         rows, longest = TIMED_SHAPES[-1]
-        for width in (width for width in SHORTER if width < min(longest, self.max_length)):
+        for width in (width for width in SHORTER if sessions and width < min(longest, self.max_length)):
             with suppress(Exception):  # each runtime has its own
                 for session in sessions:
                     session.run(self._feed(rows, width), [each.name for each in session.outputs])

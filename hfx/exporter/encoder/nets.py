@@ -119,7 +119,7 @@ def choose(
     choices |= {**net.record}
     if net.choice is not None:
         choices |= {"cpu_runtime": net.choice.as_json(plan.cpu_runtime), "threads": plan.threads}
-    choices |= net.variant.measured(net, timer)
+    choices |= net.variant.measured(net)
     return replace(artefacts, nets={**artefacts.nets, device: net}, choices=choices)
 
 

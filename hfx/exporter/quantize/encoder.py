@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -36,6 +35,7 @@ from hfx.exporter.quantize.generator import int8_rows
 from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
+BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 INT8, LINEAR, FLOAT_LINEAR, ATTENTION = "Int8", "Int8Linear", "FloatLinear", "SelfAttention"
 BFLOAT16_LINEAR, LOW_RANK = "Bfloat16Linear", "LowRank"
 READ_LAST = (LINEAR, FLOAT_LINEAR, BFLOAT16_LINEAR, LOW_RANK, INT8 + LOW_RANK)  # the starts of names
@@ -188,7 +188,7 @@ class RowWise:
         ]
         op, stored, weight = FLOAT_LINEAR, _stored(parts) + ".float", np.concatenate(matrices)
         if self.math == "bf16" and len(weight) >= SMALLEST_QUANTIZED_WIDTH:
-            op, stored, weight = BFLOAT16_LINEAR, _stored(parts) + ".bfloat16", weight.astype(ml_dtypes.bfloat16)
+            op, stored, weight = BFLOAT16_LINEAR, _stored(parts) + ".bfloat16", weight.astype(BFLOAT16)
         constants = {stored: weight, out + ".bias": np.concatenate(biases)}
         suffix = "Add" if residual else operators.SUFFIXES[first.activation] if first.activation else ""
         inputs = [first.x, *(self.new.const(name, value) for name, value in constants.items())]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hfx.exporter.mixed_precision import Precision
-from hfx.exporter.runtime import Timer, online_fusions
+from hfx.exporter.runtime import online_fusions
 from hfx.exporter.variants.variant import Net, Source, Variant
 from hfx.python_backends.engine.sessions import SPIN_MICROSECONDS
 from hfx.python_backends.onnxruntime.config import ALLOW_SPINNING, SPIN_DURATION
@@ -50,6 +50,6 @@ class Floats(OnnxRuntime):
         """Write the graph without functions."""
         return Net(self, write_floats(source), record={"cpu_math": self.math})
 
-    def measured(self, net: Net, timer: Timer) -> dict[str, Any]:
+    def measured(self, net: Net) -> dict[str, Any]:
         """Return the operators that ONNX Runtime fuses when it opens the file."""
         return {"fused_operators": online_fusions(net.path)}

@@ -17,7 +17,7 @@ from hfx.errors import UsageError
 from hfx.exporter.encoder.gate import Gate, limits
 from hfx.exporter.mixed_precision import Precision
 from hfx.exporter.options import CpuMath
-from hfx.exporter.runtime import CpuChoice, Runtime, Timer
+from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
 from hfx.local.encoder import LocalModel
 from hfx.names import VARIANT
@@ -144,7 +144,7 @@ class Variant(ABC):
         """Return the net's outputs, of which the model has `outputs`."""
         return outputs
 
-    def measured(self, net: Net, timer: Timer) -> dict[str, Any]:
+    def measured(self, net: Net) -> dict[str, Any]:
         """Return what else the manifest records about the speed of the chosen net."""
         return {}
 

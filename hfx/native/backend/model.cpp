@@ -148,7 +148,7 @@ void Model::execute(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Request
         }
     }
     if (leads) host_->wake();
-    else if (host_->queue.shares()) host_->wake_second();
+    else if (host_->queue.start_second()) host_->wake_second();
 }
 
 // Turns a request into tokens. Returns false if the request is refused or ends another one, or if the queue is full.

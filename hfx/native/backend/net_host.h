@@ -30,7 +30,7 @@ public:
     virtual void release(int32_t slot) = 0;
     // Has the requests in the queue run, by this thread or another one, after `queue.add` has returned true.
     virtual void wake() = 0;
-    // Has the second leader begin, after `queue.shares` has returned true.
+    // Has the second leader begin, after `queue.start_second` has returned true.
     virtual void wake_second() {}
     // The net's thread calls `begin` first, and `run`, which runs batch after batch until nothing waits, when it is woken.
     virtual void begin() {}

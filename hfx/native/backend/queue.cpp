@@ -86,16 +86,16 @@ Job *Queue::next(bool stays, size_t least) {
 Job *Queue::next_of_two(bool second, bool &alone) {
     Held held(lock_);
     const bool large = in_turns_ || (first_ && is_large(*first_));
-    alone = second || (bound.pairs && !large && (second_leads_ || can_be_shared()));
+    alone = second || (has_second && !large && (second_leads_ || can_be_shared()));
     if (!second) whole_ = !alone;
     Job *batch = second && large ? nullptr : pick(alone ? share() : SIZE_MAX);
     if (!batch) (second ? second_leads_ : leads_) = false;
     return batch;
 }
 
-bool Queue::shares() {
+bool Queue::start_second() {
     Held held(lock_);
-    if (!bound.pairs || second_leads_ || whole_ || !leads_ || in_turns_ || !first_ || is_large(*first_)) return false;
+    if (!has_second || second_leads_ || whole_ || !leads_ || in_turns_ || !first_ || is_large(*first_)) return false;
     return second_leads_ = true;
 }
 

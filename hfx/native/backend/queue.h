@@ -28,7 +28,6 @@ struct Bound {
     size_t requests = 1024;
     double seconds = 3.0;
     size_t batch = 64, tokens = SIZE_MAX, large = LARGE;
-    bool pairs = false;  // there may be a second leader
 };
 
 class Queue {
@@ -36,6 +35,7 @@ public:
     ~Queue() { pthread_mutex_destroy(&lock_); }
 
     Bound bound;
+    bool has_second = false;  // there may be a second leader
 
     // Whether a request of `rows` rows and `work` tokens is accepted, if its caller waits for `timeout` seconds (0: for
     // any time). An accepted request must then be added, or left out.
@@ -52,9 +52,9 @@ public:
     // Does the same for one of two leaders, the `second` or not, which runs the batch in its own thread if `alone`. The
     // second leader runs no large requests.
     Job *next_of_two(bool second, bool &alone);
-    // Whether a second leader begins now, because requests wait which the first one leaves to it. Then the caller must
-    // wake it.
-    bool shares();
+    // Lets a second leader begin if requests wait which the first one leaves to it. Returns whether it begins; then the
+    // caller must wake it.
+    bool start_second();
     bool is_large(const Job &job) const { return job.work > bound.large; }
     // Records the time of a batch of small requests with `rows` rows, or of a large request with 0. What ran `alone` has
     // had half of the processor.

@@ -19,7 +19,7 @@ bool Runner::answers(const NetOptions &options) const { return net.makes(options
 void Runner::run(HostThread *second) {
     bool alone = false;
     while (Job *batch = queue_.next_of_two(false, alone)) {
-        if (queue_.shares()) second->wake();
+        if (queue_.start_second()) second->wake();
         queue_.is_large(*batch) ? run_part(batch) : run_batch(batch, jobs_, alone);
     }
     if (!queue_.settle()) checks_.count(false);
@@ -72,8 +72,8 @@ bool OwnNet::open(const NetOptions &options, int32_t &, Text &error) {
     long threads = 0;
     if (!whole_number(options.config, "intra_op_thread_count", 0, threads, error) || !runner_.open(options, error)) return false;
     // Other runtimes' operators would use the session's threads anyway.
-    queue.bound.pairs = options.skips_padding && threads == 2;
-    return !queue.bound.pairs || second_.start(*this, NAME, error);
+    queue.has_second = options.skips_padding && threads == 2;
+    return !queue.has_second || second_.start(*this, NAME, error);
 }
 
 }  // namespace hfx

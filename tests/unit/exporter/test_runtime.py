@@ -142,6 +142,15 @@ def test_a_graph_that_fails_on_any_text_is_refused_without_another_length(tmp_pa
     assert "--max-length" not in refused.value.fix
 
 
+def test_a_graph_that_can_not_be_opened_is_refused(tmp_path: Path) -> None:
+    path, int32 = tmp_path / "model.onnx", onnx.TensorProto.INT32
+    ends = (helper.make_tensor_value_info(name, int32, ["tokens"]) for name in (INPUT_IDS, "output"))
+    node = helper.make_node("NoSuchOperator", [INPUT_IDS], ["output"])
+    onnx.save(onnx_toys.graph([node], [next(ends)], list(ends), {}), path)
+    with pytest.raises(CheckpointUnsupported, match=r"graph fails: .*NoSuchOperator.*\nShort texts fail too"):
+        Timer((INPUT_IDS,), 1, 1, 128).choose({"onnxruntime": Net(Floats(), path)})
+
+
 @pytest.mark.parametrize("runtime", ["onnxruntime", "auto"])
 def test_weights_are_in_a_file_beside_the_graph_that_has_its_name(tmp_path: Path, runtime: CpuRuntime) -> None:
     checkpoint = open_checkpoint(str(tiny_checkpoints.save(tmp_path / "tiny", tiny_checkpoints.bert("Model"))))

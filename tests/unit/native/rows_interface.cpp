@@ -171,7 +171,7 @@ EXPORTED void queue_order(const size_t *tokens, size_t count, size_t batch, char
 EXPORTED void order_of_two(const size_t *tokens, size_t count, size_t batch, char *order) {
     Queue queue;
     Job jobs[10];
-    queue.bound.batch = batch, queue.bound.pairs = true;
+    queue.bound.batch = batch, queue.has_second = true;
     for (size_t i = 0; i < count; i++) {
         jobs[i].inputs.rows = 1, jobs[i].work = jobs[i].rest = tokens[i];
         if (queue.take(1, tokens[i], 0)) queue.add(&jobs[i]);
@@ -181,7 +181,7 @@ EXPORTED void order_of_two(const size_t *tokens, size_t count, size_t batch, cha
         bool alone = false;
         Job *first = leads[second] ? queue.next_of_two(second, alone) : nullptr;
         leads[second] = first;
-        leads[1] = queue.shares() || leads[1];
+        leads[1] = queue.start_second() || leads[1];
         if (first && queue.is_large(*first)) queue.computed(*first, first->rest < LARGE ? first->rest : LARGE);
         if (first && queue.is_large(*first) && !first->rest) queue.end_turns(*first);
         if (first && alone) *order++ = second ? '[' : '(';

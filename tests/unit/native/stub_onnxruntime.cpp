@@ -2,7 +2,8 @@
 //
 // logits [rows, 2] are the sum of a row's ids, and of their squares, times 1e-3; of rows with several sequences [rows,
 // sequences, 2], and of the graph one.onnx [rows, 1]. A run fails that has the id FAILING, as does one that begins while
-// another runs. With STUB_PAIRS two may run at once, and the first that do say so; a negative id, which ASan's unwritten memory has, ends the process. A run takes 300 microseconds more, or
+// another runs; a negative id, which ASan's unwritten memory has, ends the process. With STUB_PAIRS, two may run at once,
+// and the first that do print a line. A run takes 300 microseconds more, or
 // STUB_PAUSE. The graph has the initializers adapter and adapters, as that of a shared net: a model's last two weights are
 // added to the logits of its rows. With STUB_MIXES, each row of a run of several gets the answer of the next.
 #include <stdio.h>
