@@ -8,6 +8,7 @@ hfx.cli.output are light). A command prints through `reporter(context)` and rais
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -91,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _run(typed, reporter)
         sys.stdout.flush()
+        if arguments is None:
+            gc.freeze()  # the process ends: looking for cycles in a model and the libraries would take a second
         return code
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)

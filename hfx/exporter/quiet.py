@@ -46,17 +46,19 @@ def import_models() -> None:
     with contextlib.ExitStack() as stack:
         for module in lookups:
             values = {name: _never for name in UNUSED if hasattr(module, name)}
-            stack.enter_context(_replaced(vars(module), values))
+            stack.enter_context(replaced(vars(module), values))
         if COMPILER not in sys.modules:
-            stack.enter_context(_replaced(sys.modules, {COMPILER: compiler}))
-            stack.enter_context(_replaced(vars(torch), {"_dynamo": compiler}))
+            stack.enter_context(replaced(sys.modules, {COMPILER: compiler}))
+            stack.enter_context(replaced(vars(torch), {"_dynamo": compiler}))
         for name in MODELS:
             with contextlib.suppress(Exception):  # in another version, it is imported as usual where it is needed
                 importlib.import_module(name)
+        # torch keeps the decorator of its first call, which would import the compiler: each model calls it on "meta".
+        torch.empty(0, device="meta").normal_()
 
 
 @contextlib.contextmanager
-def _replaced(names: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
+def replaced(names: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
     """Give `names` other `values` in the block; a name that had none is removed behind it."""
     before = {name: names[name] for name in values if name in names}
     names.update(values)

@@ -74,9 +74,9 @@ def rank_correlation(
     """Return Spearman's correlation of two models' scores of the gate's pairs.
 
     The scores of embedders are the similarities of each text with the next NEIGHBOURS texts that have the same options.
-    The result is None if texts are not ranked, or if all reference scores are equal.
+    The result is None if there are no texts, if they are not ranked, or if all reference scores are equal.
     """
-    if not kind.ranks:
+    if not kind.ranks or not requests:
         return None
     pairs = range(len(requests)) if names.QUERY in requests[0] else _neighbours(requests)
     expected, found = (np.array(kind.pair_scores([each[at] for at in pairs])) for each in (reference, answers))

@@ -19,7 +19,7 @@ from hfx.exporter.adapters.part import MIXED_ADAPTERS, MIXED_TEXTS, RECORD, Adap
 from hfx.exporter.adapters.pool import Matrix
 from hfx.exporter.encoder import steps
 from hfx.exporter.encoder.nets import EncoderArtefacts
-from hfx.exporter.encoder.one_hop import Compiled
+from hfx.exporter.encoder.one_hop import Compiled, known
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.model_files import write_tokenizer_json
 from hfx.local import Tensors
@@ -37,7 +37,7 @@ def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Encoder
     """Take the donor's compiled tokenizer if it is the same tokenizer; else compile and prove it."""
     donor = part_of(plan).donor
     if donor and (compiled := _compiled_tokenizer(donor, artefacts.tokenizer)):
-        return steps.with_compiled(artefacts, compiled)
+        return replace(artefacts, proof=known(compiled))
     return steps.compile_tokenizer(plan, artefacts)
 
 

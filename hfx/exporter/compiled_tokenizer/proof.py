@@ -105,8 +105,8 @@ def generated(tokenizer: Any, seed: int = 0) -> Iterator[str]:
     pieces = [token.strip("Ġ▁#") or token for token in tokens]
     kinds = (_characters, _characters, _words, _words, _sentence, _runs)
     while True:
-        # Draw thousands of characters at once: drawing them one by one would take most of the time.
-        drawn = iter(_drawn(chance, 3_000))
+        # Draw many characters at once: drawing them one by one would take most of the time. 100 texts use about 300.
+        drawn = iter(_drawn(chance, 600))
         for _ in range(100):
             text = chance.choice(kinds)(chance, drawn, pieces)
             if added and chance.random() < 0.15:

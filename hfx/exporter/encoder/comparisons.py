@@ -22,7 +22,7 @@ from hfx.exporter.verify import (
     check_drop,
     write_recorded,
 )
-from hfx.local import Device, Request, Tensors
+from hfx.local import Device, Request
 from hfx.local.encoder import LocalModel
 from hfx.python_backends.tasks import TASKS
 
@@ -89,7 +89,7 @@ def measure(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> E
     for file, (data, reference) in artefacts.answered.items():
         expected, metric = data.measured(plan.kind, reference.answers), data.metric(plan.kind)
         outputs = model.run(reference.encoded)
-        answers = _answers(model, reference, outputs)
+        answers = reference.answers_of(model, outputs)
         value = data.measured(plan.kind, answers)
         check_drop(plan, metric, file, device, expected, value)
         figures = results.get(file) or {"metric": metric, "rows": len(data.targets), "torch": expected}
@@ -101,17 +101,11 @@ def measure(plan: EncoderPlan, artefacts: EncoderArtefacts, device: Device) -> E
             more[CALIBRATION] = {**figures.get(CALIBRATION, {"torch": torch}), device: error}
             if (heat := artefacts.temperature) is not None:
                 for name, raw in (("torch", reference.outputs), (device, outputs)):
-                    before = _answers(model, reference, divided(raw, 1 / heat))
+                    before = reference.answers_of(model, divided(raw, 1 / heat))
                     uncalibrated = plan.kind.calibration_error(before, data.targets)
                     more.setdefault(UNCALIBRATED, dict(figures.get(UNCALIBRATED, {})))[name] = uncalibrated
         results[file] = {**figures, device: value, **more}
     return replace(artefacts, parity={**artefacts.parity, "data": results})
-
-
-def _answers(model: LocalModel, reference: gate.Reference, outputs: Sequence[Tensors]) -> list[dict[str, Any]]:
-    """Return the answers to the requests of `reference` that the last step makes of a net's `outputs`."""
-    rows = zip(reference.requests, reference.encoded, outputs, strict=True)
-    return [model.answer(request, encoded, output) for request, encoded, output in rows]
 
 
 def answer_data_in_torch(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:

@@ -39,7 +39,7 @@ ALONE = 64  # requests that are also run one by one, to see that a batch doesn't
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one precision. A figure whose limit is None is recorded, but not limited.
+    """The limits of one precision. A figure whose limit is None is not limited.
 
     `agreement` is the least share of equal answers; ties count as equal. `drift` is the largest mean difference of
     scores. `delta` is the largest difference of any output of the net, as a share of the largest output (at least 1).
@@ -108,6 +108,10 @@ class Reference:
     answers: Sequence[Answer]
     made: int = 0
 
+    def answers_of(self, model: LocalModel, outputs: Sequence[Tensors]) -> list[Answer]:
+        """Return the answers to the requests that the last step of `model` makes of a net's `outputs`."""
+        return [model.answer(*row) for row in zip(self.requests, self.encoded, outputs, strict=True)]
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -116,10 +120,11 @@ class Figures:
     `delta` is the largest difference of any output of the net, and `delta_share` is the same as a share of the largest
     output (at least 1). `agreement` is the share of equal answers. `ties` is the share of answers that differ, but only
     between answers that the checkpoint scores alike. Drifts are differences of scores. `batch_delta` is the largest
-    difference of an output between a request alone and in a mixed batch. `rank_correlation` is the rank correlation of
-    the scores of pairs (ranking.py); None for other tasks. `made_agreement` (with ties), `made_drift` and
-    `made_ranks` are the same of the texts that are made of the vocabulary alone; None if there are none. `by_label` is
-    the share of equal results of each label, with ties, where answers are lists of them.
+    difference of an output between a request alone and in a mixed batch; None if it is not limited, as it is not
+    measured then. `rank_correlation` is the rank correlation of the scores of pairs (ranking.py); None for other tasks.
+    `made_agreement` (with ties), `made_drift` and `made_ranks` are the same of the texts that are made of the
+    vocabulary alone; None if there are none. `by_label` is the share of equal results of each label, with ties, where
+    answers are lists of them.
     """
 
     requests: int
@@ -129,7 +134,7 @@ class Figures:
     ties: float
     mean_drift: float
     max_drift: float
-    batch_delta: float
+    batch_delta: float | None
     rank_correlation: float | None = None
     made_agreement: float | None = None
     made_drift: float | None = None
@@ -159,7 +164,7 @@ class Gate:
 
         Raises VerificationFailed, with the figures, if they are not within `allowed`; `what` names the file.
         """
-        figures = measure(model, self.kind, self.reference, run)
+        figures = measure(model, self.kind, self.reference, run, 0 if allowed.batch_delta is None else ALONE)
         judge(what, figures, allowed)
         return figures
 
@@ -300,8 +305,10 @@ def prompted(request: Request, settings: Settings) -> dict[str, Any]:
     return {**request, text: prompt + request[text]} if prompt else dict(request)
 
 
-def measure(model: LocalModel, kind: EncoderKind, reference: Reference, run: Run | None = None) -> Figures:
-    """Run `model` on the reference's tokens, in batches and one by one, and compare outputs and answers.
+def measure(
+    model: LocalModel, kind: EncoderKind, reference: Reference, run: Run | None = None, alone: int = ALONE
+) -> Figures:
+    """Run `model` on the reference's tokens, in batches and `alone` of them one by one; compare outputs and answers.
 
     With `run`, another net makes the outputs.
     """
@@ -311,12 +318,10 @@ def measure(model: LocalModel, kind: EncoderKind, reference: Reference, run: Run
     deltas = [_delta(model, r, o, m) for r, o, m in zip(reference.outputs, outputs, masks, strict=True)]
     delta = float(np.max(deltas))  # NaN if any is
     largest = max(float(np.abs(v).max(initial=0.0)) for r in reference.outputs for v in r.values())
-    rows = zip(reference.requests, reference.encoded, outputs, strict=True)
-    answers = [model.answer(request, encoded, found) for request, encoded, found in rows]
+    answers = reference.answers_of(model, outputs)
     compared = [kind.compare(*pair) for pair in zip(reference.answers, answers, strict=True)]
-    chosen = np.linspace(0, len(outputs) - 1, min(ALONE, len(outputs))).astype(int)
-    alone = [run([reference.encoded[i]])[0] for i in chosen]
-    alone_deltas = [_delta(model, outputs[i], found, masks[i]) for i, found in zip(chosen, alone, strict=True)]
+    chosen = np.linspace(0, len(outputs) - 1, min(alone, len(outputs))).astype(int)
+    alone_deltas = [_delta(model, outputs[i], run([reference.encoded[i]])[0], masks[i]) for i in chosen]
     drifts = [comparison.drift for comparison in compared]
     made = slice(len(compared) - reference.made, None) if reference.made >= ENOUGH else slice(0)
     of_made = compared[made]
@@ -328,15 +333,11 @@ def measure(model: LocalModel, kind: EncoderKind, reference: Reference, run: Run
         ties=sum(comparison.tie for comparison in compared) / len(compared),
         mean_drift=float(np.mean(drifts)),
         max_drift=float(np.max(drifts)),
-        batch_delta=float(np.max(alone_deltas)),
+        batch_delta=float(np.max(alone_deltas)) if alone_deltas else None,
         rank_correlation=rank_correlation(kind, reference.requests, reference.answers, answers),
         made_agreement=sum(each.same + each.tie for each in of_made) / len(of_made) if of_made else None,
         made_drift=float(np.mean(drifts[made])) if of_made else None,
-        made_ranks=(
-            rank_correlation(kind, reference.requests[made], reference.answers[made], answers[made])
-            if of_made
-            else None
-        ),
+        made_ranks=rank_correlation(kind, reference.requests[made], reference.answers[made], answers[made]),
         by_label=kind.by_label(reference.answers, answers),
     )
 
@@ -360,6 +361,7 @@ def judge(what: str, figures: Figures, limits: Limits) -> None:
         label, share = min(figures.by_label.items(), key=lambda each: each[1])
         checks[f"F1 with ties of {label!r} {share:.4f}, at least {limits.agreement:.4f}"] = share >= limits.agreement
     if limits.batch_delta is not None:
+        assert figures.batch_delta is not None
         text = f"outputs depend on their batch by {figures.batch_delta:.2e}, at most {limits.batch_delta:g}"
         checks[text] = figures.batch_delta <= limits.batch_delta
     if limits.delta is not None:

@@ -14,7 +14,7 @@ from hfx import names
 from hfx.exporter.encoder.calibration import CALIBRATED, TEMPERATURE
 from hfx.exporter.encoder.gate import Reference
 from hfx.exporter.encoder.graph.build import remove, rename
-from hfx.exporter.encoder.one_hop import Compiled
+from hfx.exporter.encoder.one_hop import Compiled, known
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.labelled_data import LabelledData
 from hfx.exporter.mixed_precision import SEARCH, Search
@@ -31,8 +31,7 @@ class EncoderArtefacts(Artefacts):
     model: Any = None  # load
     pooler: Any = None  # load
     labelled: dict[str, LabelledData] = field(default_factory=dict)  # load
-    proof: Future[Compiled] | None = None  # compile_tokenizer: until it has ended
-    compiled: Compiled = field(default_factory=Compiled)  # prove_tokenizer
+    proof: Future[Compiled] = field(default_factory=lambda: known(Compiled()))  # compile_tokenizer
     graph: onnx.ModelProto | None = None  # build
     inputs: tuple[str, ...] = ()  # build
     candidates: Mapping[Device, tuple[Net, ...]] = field(default_factory=dict)  # write_files
@@ -65,11 +64,10 @@ def write_files(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefa
     artefacts.staging.folder(plan.name + names.NET_SUFFIX)
     artefacts.net_folder(plan).mkdir()
     kept = plan.searched.kept if plan.searched else ()
-    candidates = {
-        device: write(plan, artefacts, variants, kept) for device, variants in reversed(plan.variants.items())
-    }
+    # The files for GPUs come last: writing them waits until the tokenizer is proven.
+    written = [(device, write(plan, artefacts, variants, kept)) for device, variants in plan.variants.items()]
     searched = {} if plan.searched is None else {SEARCH: plan.searched.as_json()}
-    return replace(artefacts, candidates=candidates, choices={**artefacts.choices, **searched})
+    return replace(artefacts, candidates=dict(reversed(written)), choices={**artefacts.choices, **searched})
 
 
 def write(
@@ -83,7 +81,7 @@ def write(
         artefacts.inputs,
         artefacts.net_folder(plan),
         kept,
-        bool(artefacts.compiled.content),
+        lambda: bool(artefacts.proof.result().content),
         plan.kind.takes_empty,
     )
     return tuple(variant.write(source) for variant in variants)

@@ -50,9 +50,7 @@ def start_proof(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -> Futu
     Another process does the work, while this one goes on.
     """
     if reason := _needs_python(plan, tokenizer):
-        known = Future[Compiled]()
-        known.set_result(Compiled(why_not=reason))
-        return known
+        return known(Compiled(why_not=reason))
     folder = tempfile.TemporaryDirectory(prefix="hfx-tokenizer-")
     source, target = Path(folder.name) / "tokenizer.json", Path(folder.name) / COMPILED_TOKENIZER
     write_tokenizer_json(tokenizer, source)
@@ -65,6 +63,13 @@ def start_proof(plan: EncoderPlan, tokenizer: Any, texts: Sequence[str]) -> Futu
     pool = ThreadPoolExecutor(1)
     future = pool.submit(prove)
     pool.shutdown(wait=False)
+    return future
+
+
+def known(compiled: Compiled) -> Future[Compiled]:
+    """Return the result of a proof that has ended."""
+    future = Future[Compiled]()
+    future.set_result(compiled)
     return future
 
 

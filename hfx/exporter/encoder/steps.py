@@ -12,7 +12,7 @@ from hfx.exporter.encoder.graph.build import build_graph, clean
 from hfx.exporter.encoder.graph.masks import simplify_masks
 from hfx.exporter.encoder.mixed import checked
 from hfx.exporter.encoder.nets import EncoderArtefacts, choose_nets, write_files
-from hfx.exporter.encoder.one_hop import Compiled, start_proof
+from hfx.exporter.encoder.one_hop import start_proof
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.gate_texts import read_gate_texts
 from hfx.exporter.labelled_data import read_data
@@ -47,14 +47,7 @@ def compile_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> Encoder
 
 def prove_tokenizer(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Take the compiled tokenizer, if it is proven to give the same ids."""
-    if artefacts.proof is None:
-        return artefacts
-    return with_compiled(replace(artefacts, proof=None), artefacts.proof.result())
-
-
-def with_compiled(artefacts: EncoderArtefacts, compiled: Compiled) -> EncoderArtefacts:
-    """Return the artefacts with the compiled tokenizer."""
-    return replace(artefacts, compiled=compiled, choices={**artefacts.choices, "tokenizer": compiled.as_json()})
+    return replace(artefacts, choices={**artefacts.choices, "tokenizer": artefacts.proof.result().as_json()})
 
 
 def build(plan: EncoderPlan, artefacts: EncoderArtefacts, adapted: Collection[str] = ()) -> EncoderArtefacts:
@@ -73,7 +66,7 @@ def build(plan: EncoderPlan, artefacts: EncoderArtefacts, adapted: Collection[st
 def write_folders(plan: EncoderPlan, artefacts: EncoderArtefacts) -> EncoderArtefacts:
     """Write everything but the ONNX files: configurations, tokenizer, Python backends."""
     folders.write_ensemble(plan, artefacts.staging, artefacts.inputs)
-    folders.write_tokenizer(plan, artefacts.staging, artefacts.inputs, artefacts.tokenizer, artefacts.compiled)
+    folders.write_tokenizer(plan, artefacts.staging, artefacts.inputs, artefacts.tokenizer, artefacts.proof.result())
     if (labels := getattr(artefacts.pooler, "labels", None)) is not None:
         labels.write(artefacts.staging.root / (plan.name + names.TOKENIZE_SUFFIX) / "1")
     folders.write_net(plan, artefacts.net_folder(plan).parent, artefacts.inputs, artefacts.nets)
@@ -110,8 +103,8 @@ STEPS: tuple[Step[EncoderPlan, EncoderArtefacts], ...] = (
     Step("Loading the checkpoint", load),
     Step("Compiling the tokenizer", compile_tokenizer),
     Step("Building the graph", build),
-    Step("Proving the tokenizer", prove_tokenizer),
     Step("Writing ONNX files", write_files),
+    Step("Proving the tokenizer", prove_tokenizer),
     Step("Timing CPU runtimes", choose_nets),
     Step("Writing model folders", write_folders),
     Step("Running the checkpoint", answer_in_torch, gate=True),

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx_ir.passes.common import ShapeInferencePass
 
 from hfx.exporter.encoder.graph.attention import STEP, FoundAttention, find_attentions
 from hfx.exporter.encoder.graph.build import clean, inlined
@@ -32,6 +34,7 @@ from hfx.exporter.graph import operators
 from hfx.exporter.graph.panels import panels_of
 from hfx.exporter.options import CpuMath
 from hfx.exporter.quantize.generator import int8_rows
+from hfx.exporter.quiet import replaced
 from hfx.names import ATTENTION_MASK
 
 LEVELS = 127
@@ -114,10 +117,24 @@ def half(source: onnx.ModelProto) -> onnx.ModelProto:
 
     Inputs and outputs keep their types, so that the model's tensors don't change.
     """
-    from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers import float16
 
-    converted: onnx.ModelProto = convert_float_to_float16(_copy(inlined(source)), keep_io_types=True)
+    typed = clean(inlined(source), ShapeInferencePass())  # which leaves out weights; the converter's own copies them
+    with replaced(vars(float16), {"convert_np_to_float16": _half_values}):
+        converted = float16.convert_float_to_float16(typed, keep_io_types=True, disable_shape_infer=True)
     return clean(converted)  # the converter appends its casts behind the nodes that read them
+
+
+def _half_values(values: NDArray[np.float32], least: float, most: float) -> NDArray[np.float16]:
+    """Return `values` in float16 as ONNX Runtime's converter does, in a quarter of its time.
+
+    No value that is not 0 becomes 0, but at least `least`; no finite value becomes infinite, but at most `most`.
+    """
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16)
+    for changed, bound in ((halves == 0) & (values != 0), least), (np.isinf(halves) & np.isfinite(values), most):
+        halves[changed] = np.copysign(np.float16(bound), values[changed])
+    return halves
 
 
 class RowWise:

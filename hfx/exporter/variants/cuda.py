@@ -44,7 +44,7 @@ class Fused(Variant):
 
         fused, path = fuse(source.graph), source.folder / self.file
         save(self.converted(fused.model), path)
-        rows = source.one_hop and rows_graph(onnx.load(path, load_external_data=False), source.takes_empty)
+        rows = source.one_hop() and rows_graph(onnx.load(path, load_external_data=False), source.takes_empty)
         if rows:
             save_beside(rows, rows_file(path))
         graph = {"fused_attentions": fused.attentions, "traced_attentions": fused.traced, "rows_file": bool(rows)}

@@ -7,7 +7,7 @@ Nothing else decides how a net is written, configured, opened and compared.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,17 +36,18 @@ class Source:
     """What the files of a net are made of.
 
     `graph` is the float32 graph of the torch `model`, with the token `inputs`. Files are written to `folder`, the
-    version folder of NAME_net. The products `kept` stay float32 in quantized files. `one_hop` says whether C++ may run
-    the model, and `takes_empty` whether texts without tokens have answers.
+    version folder of NAME_net. The products `kept` stay float32 in quantized files. `one_hop` waits for the
+    proof of the compiled tokenizer, and returns whether C++ may run the model. `takes_empty` says whether texts without
+    tokens have answers.
     """
 
     graph: onnx.ModelProto
     model: Any
     inputs: tuple[str, ...]
     folder: Path
-    kept: tuple[str, ...] = ()
-    one_hop: bool = False
-    takes_empty: bool = False
+    kept: tuple[str, ...]
+    one_hop: Callable[[], bool]
+    takes_empty: bool
 
     @cached_property
     def floats(self) -> frozenset[str]:
