@@ -7,7 +7,6 @@ if it is hardly faster than the fp32 file, the fp32 file is published.
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections import defaultdict
@@ -150,8 +149,6 @@ class _Attempts:
 
     def _written(self, variants: tuple[Variant, ...], kept: tuple[str, ...] = ()) -> EncoderArtefacts:
         """Write the net of the fastest of `variants`, and the configuration with which it is opened."""
-        # Graphs and sessions of earlier files are in reference cycles: 2.5 GB after four files of a BERT-base.
-        gc.collect()
         self.number += 1
         nets = write(self.plan, self.refused, variants, kept)
         made = choose(self.plan, self.refused, self.device, nets, f"{TRIED}{self.number}.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -75,6 +76,8 @@ def write(
 ) -> tuple[Net, ...]:
     """Write the file of each of `variants`, in which the products `kept` stay float32, and return the nets."""
     assert artefacts.graph is not None
+    # Graphs and sessions of earlier files are in reference cycles: 2.5 GB after four files of a BERT-base.
+    gc.collect()
     source = Source(
         artefacts.graph,
         artefacts.model,
