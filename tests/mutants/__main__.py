@@ -71,7 +71,7 @@ FLOORS: dict[str, tuple[float, tuple[str, ...]]] = {
     "hfx/repository/publish.py": (100, (*PUBLISHING, f"--deselect={PUBLISHING[0]}::test_a_kill_")),
     "hfx/batch/plan.py": (100, _tests("unit/batch", "plan", "shards")),
     "hfx/exporter/encoder/gate.py": (79, (*_tests("unit/exporter", "encoder_gate"), *SLOW)),
-    "hfx/exporter/generation/gate.py": (80, (*_tests("unit/exporter", "generation_gate"), *SLOW)),
+    "hfx/exporter/generation/gate.py": (80, (*_tests("unit/exporter", "generation_gate", "generation_formats"), *SLOW)),
 }
 
 

@@ -9,17 +9,7 @@ from dataclasses import dataclass
 
 from hfx.exporter.families.family import Config, Family
 from hfx.exporter.families.rotary import ROTARY_STEP, read_positions, read_rotary, stated_rotary
-from hfx.exporter.graph.blocks import (
-    Attention,
-    FeedForward,
-    Layer,
-    Linear,
-    Net,
-    Norm,
-    Rotary,
-    Stack,
-    side_by_side,
-)
+from hfx.exporter.graph.blocks import Attention, FeedForward, Layer, Linear, Net, Norm, Rotary, Stack, side_by_side
 from hfx.exporter.tensors import CheckpointTensors
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -8,17 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from hfx.exporter.families.family import Config, Family
-from hfx.exporter.graph.blocks import (
-    Attention,
-    FeedForward,
-    Layer,
-    Linear,
-    Net,
-    Norm,
-    Stack,
-    constant,
-    side_by_side,
-)
+from hfx.exporter.graph.blocks import Attention, FeedForward, Layer, Linear, Net, Norm, Stack, constant, side_by_side
 from hfx.exporter.tensors import CheckpointTensors
 
 EPSILON = 1e-5  # torch's default; the config has no field for it

@@ -41,11 +41,7 @@ NATIVE_DECODER = "native_decoder"
 
 
 def write(
-    plan: GeneratorPlan,
-    version: Path,
-    device: Device,
-    runtimes: tuple[Runtime, ...],
-    formats: Formats | None = None,
+    plan: GeneratorPlan, version: Path, device: Device, runtimes: tuple[Runtime, ...], formats: Formats | None = None
 ) -> None:
     """Write the engine folder of `device` in `formats`, and replace an existing folder.
 

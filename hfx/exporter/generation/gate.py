@@ -6,8 +6,10 @@ runtime: its logits are compared first, and then it becomes the runner of the en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +196,8 @@ class Gate:
 
     `measure_data` gives the figures of an engine on the user's data, and raises VerificationFailed if they are too far
     below the checkpoint's. `known` has the figures of the engines that were compared: the same weights may be compared
-    again with fewer runtimes.
+    again with fewer runtimes. `written` has the state of each device's folder: whether it serves native operators, and
+    its formats.
     """
 
     plan: GeneratorPlan
@@ -202,6 +205,7 @@ class Gate:
     reference: Reference
     measure_data: Callable[[Comparison], DataFigures]
     known: dict[tuple[object, ...], Figures] = field(default_factory=dict)
+    written: dict[Device, tuple[bool, Formats]] = field(default_factory=dict)
 
     def compare_all(self, device: Device, choice: CpuChoice) -> tuple[Comparison, CpuChoice]:
         """Compare the folder of `device` on the runtime of `choice`, and return the runtime to publish as well.
@@ -216,60 +220,63 @@ class Gate:
                 if self.plan.names_runtime:
                     raise
                 refused = {**choice.refused, choice.runtime: failure.message}
-            write(self.plan, self.version, device, (RESERVE,))
             choice = replace(choice, runtime=RESERVE, refused=refused)
         return self.compare(device, (RESERVE,)), choice
 
-    def compare(self, device: Device, runtimes: tuple[Runtime, ...]) -> Comparison:
+    def compare(
+        self, device: Device, runtimes: tuple[Runtime, ...], choices: tuple[Formats, ...] = (), whole: bool = True
+    ) -> Comparison:
         """Compare the engine folder of `device`, and write it in the next formats if one of `runtimes` fails.
 
-        The folder has been written in the first formats. Raises VerificationFailed if there are no formats in which
-        all `runtimes` are within the limits, or if the figures on the user's data are too low.
+        By default, `choices` are those of the plan, and the folder has been written in the first formats. Only next
+        tokens are compared unless `whole`. Raises VerificationFailed if there are no formats in which all `runtimes`
+        are within the limits, or if the figures on the user's data are too low.
         """
         plan = self.plan
         allowed = limits(plan.built[device], plan.max_drop, plan.names_runtime)
         tried: list[Mapping[str, Any]] = []
-        *_, last = plan.formats(device)
-        for formats in plan.formats(device):
-            if tried:
-                write(plan, self.version, device, runtimes, formats)
-            # All figures of the last formats are in the error.
-            compared = self._compared(device, runtimes, formats, allowed, 0.0 if formats == last else allowed.agreement)
+        *_, last = choices or plan.formats(device)
+        self.written.setdefault(device, ("native" in runtimes, plan.formats(device)[0]))
+        for formats in choices or plan.formats(device):
+            # All figures of the last formats are in the error, unless a search follows.
+            is_last = formats == last and not plan.searches(device)
+            rounds = (2,) if is_last else (1, 1) if whole else (1,)
+            compared = self._compared(device, runtimes, formats, allowed, rounds)
             beyond = next((each for each in compared.figures.items() if failures(each[1], allowed)), None)
             if beyond is None:
-                return replace(compared, tried=tuple(tried), data=self.measure_data(compared))
+                self.write(device, runtimes, formats)
+                data = self.measure_data(compared) if whole else {}
+                return replace(compared, tried=tuple(tried), data=data)
             runtime, figures = beyond
             tried.append({**formats.as_json(), "runtime": runtime, "agreement": round(figures.forced.agreement, 6)})
         judge(f"The {compared.precision} engine for {device.upper()} ({runtime})", figures, allowed)
         raise AssertionError("figures with failures are judged")
 
-    def attempt(self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats) -> Comparison | None:
-        """Write the engine folder of `device` in `formats` and compare it.
-
-        Returns None if one of `runtimes` is beyond the limits, or if its figures on the user's data are too low.
-        """
-        plan = self.plan
-        allowed = limits(plan.built[device], plan.max_drop, plan.names_runtime)
-        write(plan, self.version, device, runtimes, formats)
+    def attempt(
+        self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats, whole: bool = True
+    ) -> Comparison | None:
+        """Return what `compare` returns for the engine folder of `device` in `formats`; None if it refuses them."""
         try:
-            compared = self._compared(device, runtimes, formats, allowed, allowed.agreement)
-            if any(failures(figures, allowed) for figures in compared.figures.values()):
-                return None
-            return replace(compared, data=self.measure_data(compared))
+            return self.compare(device, runtimes, (formats,), whole)
         except VerificationFailed:
             return None
 
-    def _compared(
-        self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats, allowed: Limits, least: float
-    ) -> Comparison:
-        """Return the figures, the provider that ran the files, and why files for GPUs could not run without a GPU.
+    def write(self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats) -> None:
+        """Write the engine folder of `device` for `runtimes`, unless it is in these `formats` already."""
+        state = "native" in runtimes, formats
+        if self.written.get(device) != state:
+            write(self.plan, self.version, device, runtimes, formats)
+            self.written[device] = state
 
-        An engine with less than the agreement `least` has no further figures.
-        """
+    def _compared(
+        self, device: Device, runtimes: tuple[Runtime, ...], formats: Formats, allowed: Limits, rounds: tuple[int, ...]
+    ) -> Comparison:
+        """Return the figures, the provider that ran the files, and why files for GPUs could not run without a GPU."""
         made = Comparison(device, self.plan.built[device], formats, limits=asdict(allowed))
         for provider in PROVIDERS[device]:
             try:
-                return replace(made, provider=provider, figures=self._figures(made, runtimes, allowed, provider, least))
+                figures = self._figures(replace(made, provider=provider), runtimes, allowed, rounds)
+                return replace(made, provider=provider, figures=figures)
             except ProviderMissing:
                 if provider == PROVIDERS[device][-1]:
                     raise
@@ -284,30 +291,41 @@ class Gate:
         raise AssertionError("the last provider runs or raises")
 
     def _figures(
-        self, made: Comparison, runtimes: tuple[Runtime, ...], allowed: Limits, provider: str, least: float
+        self, made: Comparison, runtimes: tuple[Runtime, ...], allowed: Limits, rounds: tuple[int, ...]
     ) -> dict[Runtime, Figures]:
-        """Return the figures of `runtimes`, up to the first runtime that is beyond the limits."""
+        """Return the figures of `runtimes`, up to the first runtime that is beyond the limits.
+
+        A round takes as many steps of each runtime; the first step compares next tokens only (see `measure`).
+        """
         figures = dict[Runtime, Figures]()
-        for runtime in runtimes:
-            key = (made.device, made.formats, runtime, provider)
-            known = self.known.get(key)
-            if known is None or (known.greedy is None and known.forced.agreement >= least):
-                self.known[key] = self._measure(made, runtime, provider, least)
-            figures[runtime] = self.known[key]
-            if failures(figures[runtime], allowed):
-                break
+        with ExitStack() as stack:
+            steps = {each: stack.enter_context(closing(self._steps(made, runtimes, each))) for each in runtimes}
+            for count in rounds:
+                for runtime in runtimes:
+                    *_, figures[runtime] = islice(steps[runtime], count)
+                    if failures(figures[runtime], allowed):
+                        return figures
         return figures
 
-    def _measure(self, made: Comparison, runtime: Runtime, provider: str, least: float) -> Figures:
-        """Return the figures of one runtime; see `measure`."""
-        session = SessionSettings(self.plan.threads, provider, runtime=runtime)
+    def _steps(self, made: Comparison, runtimes: tuple[Runtime, ...], runtime: Runtime) -> Generator[Figures]:
+        """Yield the figures of one of the `runtimes` as `measure` does, without measuring what is known."""
+        key = (made.device, made.formats, runtime, made.provider)
+        known = self.known.get(key)
+        if known is not None:
+            yield known
+            if known.greedy is not None:
+                yield known
+                return
+        self.write(made.device, runtimes, made.formats)
+        session = SessionSettings(self.plan.threads, made.provider, runtime=runtime)
+        folder, forced = self.version / made.device, None if known is None else known.forced
         try:
-            return measure(self.version / made.device, self.plan, self.reference, session, least)
+            for figures in measure(folder, self.plan, self.reference, session, forced):
+                self.known[key] = figures
+                yield figures
         except StepFailed as error:
             raise VerificationFailed(
                 f"The {made.precision} engine for {made.device.upper()} ({runtime}) does not continue texts like "
                 f"the checkpoint: {error.message}.",
                 "Nothing was published. Use another --precision or --cpu-runtime.",
             ) from error
-        finally:
-            release_memory()

@@ -9,7 +9,7 @@ engine's whole texts are compared next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -126,19 +126,19 @@ def _short(value: float) -> float:
 
 
 def measure(
-    folder: Path, plan: GeneratorPlan, reference: Reference, session: SessionSettings, least: float = 0.0
-) -> Figures:
-    """Run the engine folder on the reference's prompts, only in `measure_forced` if the agreement is below `least`.
+    folder: Path, plan: GeneratorPlan, reference: Reference, session: SessionSettings, forced: Forced | None = None
+) -> Generator[Figures]:
+    """Run the engine folder on the reference's prompts; yield the figures of `measure_forced`, and then all figures.
 
-    Raises the engine's ModelRefused if it can't run here.
+    Figures that are known as `forced` are not measured again. Raises the engine's ModelRefused if it can't run here.
     """
     spec, work = read_spec(folder), reference.work
     with ExitStack() as stack:
         runner = open_rows(spec, SLOTS, session)
         stack.callback(runner.close)
-        forced = measure_forced(runner, reference, plan.settings.decoder_start_token_ids)
-        if forced.agreement < least:
-            return Figures(forced, None, None, work.beams.num_beams, reference.noise)
+        if forced is None:
+            forced = measure_forced(runner, reference, plan.settings.decoder_start_token_ids)
+            yield Figures(forced, None, None, work.beams.num_beams, reference.noise)
         long = measure_long(runner, spec, reference)
         stack.pop_all()  # the engine reuses the runner and closes it: ONNX Runtime opens BART-large's sessions in 6 s
     # fp32 graphs have noise of their own, which `forced.delta` measures.
@@ -148,7 +148,7 @@ def measure(
     with open_engine(runner, spec, reference) as engine:
         greedy = measure_greedy(engine, reference, work.greedy, alone, margin)
         beams = measure_beams(engine, reference, work.beams, alone, margin) if reference.beams else None
-    return Figures(forced, greedy, beams, work.beams.num_beams, reference.noise, long)
+    yield Figures(forced, greedy, beams, work.beams.num_beams, reference.noise, long)
 
 
 def open_engine(runner: Runner, spec: EngineSpec, reference: Reference) -> Engine:

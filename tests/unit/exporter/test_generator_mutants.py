@@ -58,7 +58,8 @@ def refusals(plan: GeneratorPlan, artefacts: GeneratorArtefacts) -> dict[str, tu
     ids = gate_texts.chosen_ids(tokenizer.get_vocab(), frozenset(tokenizer.all_special_ids))[:6]
 
     def fails(reference: Reference) -> bool:
-        return bool(gate.failures(measure(folder, plan, reference, session), limits))
+        *_, figures = measure(folder, plan, reference, session)
+        return bool(gate.failures(figures, limits))
 
     assert not fails(own)
     table = {}
