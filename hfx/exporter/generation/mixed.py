@@ -54,7 +54,7 @@ def _search(
     def attempt(count: int, whole: bool = False) -> Comparison | None:
         return gate.attempt(device, runtimes if whole else runtimes[:1], replace(formats, kept=order[:count]), whole)
 
-    # The next tokens of one runtime take a twentieth of the time of all figures, and nearly always decide.
+    # The next tokens on one runtime take little of the time of all figures, and nearly always decide.
     found, runs = fewest_kept(len(order), attempt)
     if found is not None and (found := attempt(len(found.formats.kept), whole=True)) is None:
         found, runs = fewest_kept(len(order), partial(attempt, whole=True))
