@@ -47,9 +47,8 @@ def _search(
     began, plan = time.monotonic(), gate.plan
     runtimes: tuple[Runtime, ...] = tuple(dict.fromkeys((choice.runtime, RESERVE)))
     formats, levels = plan.formats(device)[-1], weight_levels()
-    ranking = rank_linears(read_net(plan.checkpoint, formats, levels, plan.max_length), formats, levels)
+    order = tuple(ranking := rank_linears(read_net(plan.checkpoint, formats, levels, plan.max_length), formats, levels))
     release_memory()
-    order = tuple(ranking)
 
     def attempt(count: int, whole: bool = False) -> Comparison | None:
         return gate.attempt(device, runtimes if whole else runtimes[:1], replace(formats, kept=order[:count]), whole)
@@ -57,7 +56,8 @@ def _search(
     # The next tokens on one runtime take little of the time of all figures, and nearly always decide.
     found, runs = fewest_kept(len(order), attempt)
     if found is not None and (found := attempt(len(found.formats.kept), whole=True)) is None:
-        found, runs = fewest_kept(len(order), partial(attempt, whole=True))
+        found, more = fewest_kept(len(order), partial(attempt, whole=True))
+        runs += more
     record = Search(
         formats.precision,
         kept=found.formats.kept if found else (),

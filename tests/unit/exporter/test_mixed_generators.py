@@ -129,9 +129,10 @@ def test_exactly_the_linear_with_outliers_stays_in_float32(
 def test_an_engine_whose_whole_texts_are_refused_gives_way_to_one_with_more_linears_in_float32(
     tmp_path: Path, any_speed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt = gate.Gate.attempt
+    attempt, tried = gate.Gate.attempt, []
 
     def refusing(self: gate.Gate, device: Any, runtimes: Any, formats: Any, whole: bool) -> gate.Comparison | None:
+        tried.append((len(formats.kept), whole))
         if whole and len(formats.kept) < 2:
             return None
         return attempt(self, device, runtimes, formats, whole)
@@ -141,6 +142,8 @@ def test_an_engine_whose_whole_texts_are_refused_gives_way_to_one_with_more_line
     manifest = export(tmp_path, max_drop=INT8_DROP)
     search = read_search(manifest)
     assert search is not None and search.precision == "int8" and len(search.kept) == 2 and search.kept[0] == bad
+    assert tried.count((1, True)) > 1  # what the next tokens found, then the search by whole texts
+    assert search.gate_runs == len(tried) - 1
     assert manifest.parity["cpu"]["greedy"]["batch_variants"] == 0
 
 
