@@ -29,7 +29,7 @@ template <int Rows, const HalfSum *Sums> struct HalfPanels {
 
     HalfPanels(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
 
-    int rows(long first) const { return int(count - first < ROWS ? count - first : ROWS); }
+    int rows(long first) const { return next_block(count - first, ROWS); }
 
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) const {
         for (int column = 0; column < COLUMNS; column += COLUMNS / 2)

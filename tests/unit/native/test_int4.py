@@ -53,6 +53,15 @@ def test_zeros_outliers_and_denormals_give_the_bits_of_numpy(library: Path) -> N
     assert_same_bits(Operator(library, "Int4Linear", linear)(x), linear(x))
 
 
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_largest_sums_give_the_bits_of_numpy(library: Path, block: int) -> None:
+    linear, x = random_int4(256, 70, block), np.ones((9, 256), np.float32)
+    linear.values[:35], linear.values[35:], x[1::2] = -8, 7, -1
+    operator, expected = Operator(library, "Int4Linear", linear), linear(x)
+    for count in (1, 3, 9):
+        assert_same_bits(operator(x[:count]), expected[:count])
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_change_only_their_own_int4_row(library: Path, value: float) -> None:
     linear, clean = random_int4(200, 70, 32), random_rows(40, 200)
