@@ -40,6 +40,8 @@ PEERS, BEFORE = "its peers", "the version before"  # what hfx is compared with
 ROUNDS = 5  # of this version and the one before
 # The families and models of processors that have a name: (vendor, family, first model, last model).
 KINDS = {
+    ("AuthenticAMD", 25, 0, 15): "Zen 3",
+    ("AuthenticAMD", 25, 32, 95): "Zen 3",
     ("AuthenticAMD", 25, 16, 31): "Zen 4",
     ("AuthenticAMD", 25, 96, 175): "Zen 4",
     ("AuthenticAMD", 26, 0, 255): "Zen 5",

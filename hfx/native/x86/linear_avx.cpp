@@ -1,7 +1,7 @@
 // AVX-VNNI: the same products in registers of 256 bits, on processors without AVX-512.
 //
 // The sums of 3 rows x 32 columns take 12 of the 16 registers.
-#include "half_panels.h"
+#include "panel_parts.h"
 #include "processor.h"
 
 namespace hfx {
@@ -20,7 +20,7 @@ template <int Rows> __attribute__((noinline)) void sum_half(const uint8_t *q, lo
 #pragma GCC unroll 8
         for (int j = 0; j < 4; j++) total[i][j] = load256(start + 8 * j);
     for (long k = 0; k < depth; k += GROUP, w += COLUMNS * GROUP) {
-        fetch_ahead(w);
+        for (int j = 0; j < 128; j += 64) __builtin_prefetch(w + AHEAD + j, 0, 2);
 #pragma GCC unroll 8
         for (int i = 0; i < Rows; i++) {
             __m256i row = _mm256_set1_epi32(four_bytes(q + i * stride + k));
@@ -34,8 +34,8 @@ template <int Rows> __attribute__((noinline)) void sum_half(const uint8_t *q, lo
         for (int j = 0; j < 4; j++) store256(sums + COLUMNS * i + 8 * j, total[i][j]);
 }
 
-constexpr HalfSum SUMS[] = {sum_half<1>, sum_half<2>, sum_half<3>};
-using Block = HalfPanels<3, SUMS>;
+constexpr SumPart SUMS[] = {sum_half<1>, sum_half<2>, sum_half<3>};
+using Block = PanelParts<3, COLUMNS / 2, SUMS>;
 
 }  // namespace
 

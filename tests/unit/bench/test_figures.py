@@ -162,7 +162,9 @@ def test_a_version_is_compared_with_a_checkout_alone(tmp_path: Path) -> None:
     ("vendor", "family", "model", "flags", "kind"),
     [
         ("AuthenticAMD", 25, 17, "avx512_vnni", "Zen 4"),
-        ("AuthenticAMD", 25, 1, "avx2", "AuthenticAMD family 25 model 1"),
+        ("AuthenticAMD", 25, 1, "avx2", "Zen 3"),
+        ("AuthenticAMD", 25, 80, "avx2", "Zen 3"),
+        ("AuthenticAMD", 23, 49, "avx2", "AuthenticAMD family 23 model 49"),
         ("AuthenticAMD", 26, 2, "avx512_vnni", "Zen 5"),
         ("GenuineIntel", 6, 143, "amx_int8", "Sapphire Rapids"),
         ("GenuineIntel", 6, 207, "avx512_vnni", "Emerald Rapids without AMX"),

@@ -1,5 +1,5 @@
-// Sums in 256-bit registers. A panel is split into two halves of 32 columns, because 16 registers can't hold the sums
-// of 64 columns.
+// Sums in 256-bit registers. Panels are split by columns, because 16 registers can't hold the sums of several rows and
+// 64 columns.
 #pragma once
 #include "product.h"
 #include <immintrin.h>
@@ -14,25 +14,21 @@ inline int32_t four_bytes(const uint8_t *from) {
     memcpy(&four, from, sizeof four);
     return four;
 }
-inline void fetch_ahead(const int8_t *w) {
-    _mm_prefetch(reinterpret_cast<const char *>(w) + 4096, _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char *>(w) + 4160, _MM_HINT_T1);
-}
 
-typedef void (*HalfSum)(const uint8_t *q, long stride, long depth, const int8_t *w, const int32_t *start, int32_t *sums);
+typedef void (*SumPart)(const uint8_t *q, long stride, long depth, const int8_t *w, const int32_t *start, int32_t *sums);
 
-// `Sums[rows - 1]` is the function that multiplies `rows` rows by half a panel.
-template <int Rows, const HalfSum *Sums> struct HalfPanels {
-    using Int4 = Unpacking<HalfPanels>;
+// `Sums[rows - 1]` is the function that multiplies `rows` rows by `Columns` columns of a panel.
+template <int Rows, int Columns, const SumPart *Sums> struct PanelParts {
+    using Int4 = Unpacking<PanelParts>;
     static constexpr int ROWS = Rows;
     long count, stride, depth;
 
-    HalfPanels(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
+    PanelParts(long count, long stride, long depth) : count(count), stride(stride), depth(depth) {}
 
     int rows(long first) const { return next_block(count - first, ROWS); }
 
     void run(int rows, const uint8_t *q, const int8_t *w, const int32_t *start, int32_t *sums) const {
-        for (int column = 0; column < COLUMNS; column += COLUMNS / 2)
+        for (int column = 0; column < COLUMNS; column += Columns)
             Sums[rows - 1](q, stride, depth, w + column * GROUP, start + column, sums + column);
     }
 };
