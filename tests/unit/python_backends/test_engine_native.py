@@ -22,6 +22,7 @@ from hfx.python_backends.engine.request import Event, Request, Settings
 from hfx.python_backends.engine.spec import NATIVE, ONNXRUNTIME
 from hfx.python_backends.errors import ProviderMissing
 from tests import zoo
+from tests.rigs.checkpoints.published import VNNI
 from tests.rigs.machine.huge_pages import AVAILABLE, copied
 from tests.rigs.machine.processors import HAS_NATIVE
 from tests.rigs.machine.tiers import full
@@ -135,6 +136,6 @@ def test_native_answers_are_near_those_of_the_onnx_functions(
     pairs = [(own, other) for (own,), (other,) in zip(found[NATIVE], found[ONNXRUNTIME], strict=True)]
     for at, (way, (_, least)) in enumerate(WAYS.items()):
         same = [pair for pair in pairs[len(LENGTHS) * at :][: len(LENGTHS)] if pair[0].ids == pair[1].ids]
-        assert len(same) >= least, way
+        assert len(same) >= least - (not VNNI), way  # exports without VNNI have coarser weights
         for own, other in same:
             assert own.log_probs == pytest.approx(other.log_probs, abs=TOLERANCE)
