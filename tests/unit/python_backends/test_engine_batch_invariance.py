@@ -84,8 +84,8 @@ def test_answers_have_the_same_bits_alone_and_in_any_batch(
 ) -> None:
     if runtime == "native" and not HAS_NATIVE:
         pytest.skip("its operators are for processors with VNNI")
-    if runtime == "onnxruntime" and precision.startswith("int4") and not VNNI:
-        pytest.skip("without VNNI its int4 products depend on the batch, which the gate refuses")
+    if runtime == "onnxruntime" and precision == "int4 in large blocks" and not VNNI:
+        pytest.skip("without VNNI its products of large blocks depend on the batch, and no such export is published")
     rng = random.Random(11)
     start = () if family == "gpt2" else (0,)
     requests = [

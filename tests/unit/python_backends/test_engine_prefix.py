@@ -313,7 +313,9 @@ def test_loaded_blocks_always_hold_the_tokens_of_their_prompt(size: int) -> None
     assert (loaded > 100) == (size > 0)
 
 
-@pytest.mark.parametrize("other", [None, "logits", *(BLOCK + rest for rest in RESTS), LONG_PROMPT])
+@pytest.mark.parametrize(
+    "other", [None, "logits", "logits of few rows", *(BLOCK + rest for rest in RESTS), LONG_PROMPT]
+)
 @pytest.mark.parametrize("positions", [BLOCK + 1, 200, POSITIONS])
 def test_the_prefix_cache_is_off_if_prompts_in_parts_have_other_bits(
     toy: Path, other: int | str | None, positions: int
@@ -327,12 +329,13 @@ def test_the_prefix_cache_is_off_if_prompts_in_parts_have_other_bits(
         cache = np.arange(2.0 * len(prompt)).reshape(1, 1, -1, 2)
         behind_a_block = 0 < start < 256
         cache[0, 0, -1, 0] += behind_a_block and len(prompt) == other
-        differ |= behind_a_block and (len(prompt) == other or other == "logits")
-        return Bits(b"other" if behind_a_block and other == "logits" else b"same", cache)
+        others = other == "logits" or (other == "logits of few rows" and len(prompt) == BLOCK + RESTS[0])
+        differ |= behind_a_block and (len(prompt) == other or others)
+        return Bits(b"other" if behind_a_block and others else b"same", cache)
 
     same = is_same_in_parts(replace(read_spec(toy), max_length=positions), run)
     assert same != differ
-    assert differ == (other == "logits" or (isinstance(other, int) and other <= positions))
+    assert differ == (isinstance(other, str) or (other is not None and other <= positions))
 
 
 def test_an_engine_keeps_as_much_as_it_may(toy: Path, caplog: pytest.LogCaptureFixture) -> None:
