@@ -61,7 +61,11 @@ class Prefill:
             begin = first.rows[0] if first.is_rest else self._part_row
             if first.loads:
                 self._prefixes.load(first.loads, self._cache, begin)
-            picked = np.arange(ids.shape[1], dtype=np.int64)[None] if first.scored else None
+            # The head gets as many rows as for a whole prompt: with a single one, it may give other bits.
+            count = self._partition.size.of(1) if self._partition.takes_several else 1
+            picked = np.full((1, count), ids.shape[1] - 1, np.int64)
+            if first.scored:
+                picked = np.arange(ids.shape[1], dtype=np.int64)[None]
             if not (self.needs_outputs or first.rows or first.scored or logits):
                 picked = np.empty((1, 0), np.int64)
             return self._run(begin, spans, ids, lengths, logits, picked)
@@ -113,8 +117,10 @@ class Prefill:
         return self.blocks
 
     def _bits(self, text: Ids, start: int) -> Bits:
-        """Run a part of a prompt, and return its logits and its keys and values (see probes)."""
-        logits = row_bytes(self.run([Span(text[start:], start)], logits=True), 0)
+        """Run a whole prompt or its part from `start` on, and return its logits, keys and values (see probes)."""
+        logits = row_bytes(self.run([Span(text[start:], start, () if start else (0,))], logits=True), 0)
+        if not start:
+            self._cache.copy(0, self._part_row, len(text))
         return Bits(logits, self._cache.positions(self._part_row, 0, len(text)).copy())
 
     def _run(

@@ -98,7 +98,7 @@ def test_decoder_only_layers_are_refused_in_an_encoder_decoder(tmp_path: Path) -
 def test_a_balanced_net_is_the_same_function(tmp_path: Path, name: str, precision: str) -> None:
     net = read(tmp_path, loud(name))
     want, got = logits(net), logits(balanced(net, FORMATS[precision], 127, {}))
-    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+    assert np.abs(got - want).max() <= 2e-5 * np.abs(want).max()
 
 
 @pytest.mark.parametrize(("name", "precision"), [("gpt2", "fp32"), ("gpt2", "fp16"), ("bart", "int8")])

@@ -20,6 +20,7 @@ from hfx.python_backends.checks import Ids
 from hfx.python_backends.engine.core import Core
 from hfx.python_backends.engine.engine import Engine
 from hfx.python_backends.engine.invariants import check_prefixes
+from hfx.python_backends.engine.partition import StepSize, Tokens
 from hfx.python_backends.engine.plan import QUERIES, Limits, Run, Span
 from hfx.python_backends.engine.prefix_cache import BLOCK, PrefixCache
 from hfx.python_backends.engine.probes import LONG as LONG_PROMPT
@@ -336,6 +337,26 @@ def test_the_prefix_cache_is_off_if_prompts_in_parts_have_other_bits(
     same = is_same_in_parts(replace(read_spec(toy), max_length=positions), run)
     assert same != differ
     assert differ == (isinstance(other, str) or (other is not None and other <= positions))
+
+
+@pytest.mark.slow
+def test_a_part_has_as_many_rows_of_logits_as_a_whole_prompt(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core(tiny("gpt2"), 8, None, ONNXRUNTIME)
+    partition = core.runners[0].partitions[1]
+    partition.size = StepSize(4, 4)
+    bind, rows = partition.bind, []
+
+    def record(first: int, tokens: Tokens, *rest: Any) -> Any:
+        rows.append(tokens.picked.size)
+        return bind(first, tokens, *rest)
+
+    monkeypatch.setattr(partition, "bind", record)
+    prompt = text(0, BLOCK + 7, tiny_generators.VOCABULARY)
+    answers = [all_answers(core, [ask(prompt, 1, log_probs=True)], 1) for _ in range(3)]
+    assert answers == answers[:1] * 3 and rows == [4, 4, 4]
+    assert core.counters.cached_tokens == BLOCK
 
 
 def test_an_engine_keeps_as_much_as_it_may(toy: Path, caplog: pytest.LogCaptureFixture) -> None:
