@@ -22,9 +22,9 @@ from hfx import names
 from hfx.errors import VerificationFailed
 from hfx.exporter.encoder import folders
 from hfx.exporter.encoder.comparisons import answer_data_in_torch, compare, measure
-from hfx.exporter.encoder.graph.build import rename
+from hfx.exporter.encoder.graph.build import remove, rename
 from hfx.exporter.encoder.graph.linears import GraphView
-from hfx.exporter.encoder.nets import EncoderArtefacts, choose, discard, write
+from hfx.exporter.encoder.nets import EncoderArtefacts, choose, write
 from hfx.exporter.encoder.plan import EncoderPlan
 from hfx.exporter.mixed_precision import EXACT, SEARCH, Search, fewest_kept
 from hfx.exporter.quantize.encoder import row_source
@@ -138,9 +138,9 @@ class _Attempts:
     def published(self, artefacts: EncoderArtefacts) -> EncoderArtefacts:
         """Return the artefacts whose net has its variant's file; the files of all others are removed."""
         net = artefacts.nets[self.device]
-        discard([self.refused.nets[self.device]], net)
-        for path in net.path.parent.glob(f"{TRIED}*.onnx"):
-            discard([replace(net, path=path, parameters={})], net)
+        folder, refused = net.path.parent, self.refused.nets[self.device].path
+        for path in {refused, *folder.glob(f"{TRIED}*.onnx"), *folder.glob("*.so")} - net.files:
+            remove(path)
         rename(net.path, net.path.with_name(net.variant.file))
         net = replace(net, path=net.path.with_name(net.variant.file))
         artefacts = replace(artefacts, nets={**artefacts.nets, self.device: net})

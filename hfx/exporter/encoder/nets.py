@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -110,7 +110,9 @@ def choose(
         by_runtime = {each.variant.runtime: each for each in candidates}
         choice = timer.choose(by_runtime)
         net = replace(by_runtime[choice.runtime], choice=choice)
-    discard((each for each in candidates if each.variant != net.variant), net)
+    # A search may return to an earlier net, which needs the libraries of operators.
+    for path in {path for each in candidates for path in ({each.path} if file else each.files)} - net.files:
+        remove(path)
     target = net.path.with_name(file or net.variant.file)
     if target != net.path:
         rename(net.path, target)
@@ -122,9 +124,3 @@ def choose(
         choices |= {"cpu_runtime": net.choice.as_json(plan.cpu_runtime), "threads": plan.threads}
     choices |= net.variant.measured(net)
     return replace(artefacts, nets={**artefacts.nets, device: net}, choices=choices)
-
-
-def discard(nets: Iterable[Net], kept: Net) -> None:
-    """Remove the files of `nets` that `kept` does not need."""
-    for path in {path for net in nets for path in net.files} - kept.files:
-        remove(path)

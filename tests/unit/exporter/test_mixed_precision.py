@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hfx.exporter.encoder import gate, mixed
 from hfx.exporter.mixed_precision import MOST_RUNS, SEARCH, Search, read_search
 from hfx.exporter.options import ExportOptions
 from hfx.exporter.pipeline import make_plan
+from hfx.exporter.runtime import CpuChoice, Runtime, Timer
 from hfx.exporter.source import open_checkpoint
 from hfx.local.encoder import LocalModel
 from hfx.manifest import Manifest, read_manifest
@@ -115,6 +117,28 @@ def test_native_operators_that_the_user_names_compute_the_fp32_file_too(tmp_path
     manifest = export(tmp_path, cpu_runtime="native")
     assert (manifest.precision.cpu, manifest.choices["cpu_runtime"]["runtime"]) == ("fp32", "native")
     assert {"model.onnx", native.library().name} < net_files(tmp_path)
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize(("mixed_runtime", "exact_runtime"), [("native", "onnxruntime"), ("onnxruntime", "native")])
+def test_the_files_of_a_search_may_have_other_runtimes(
+    mixed_runtime: Runtime, exact_runtime: Runtime, tmp_path: Path, any_speed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = Timer.choose
+
+    def choosing(timer: Timer, candidates: Mapping[Runtime, Any]) -> CpuChoice:
+        is_exact = {each.variant.precision for each in candidates.values()} == {"fp32"}
+        return replace(choose(timer, candidates), runtime=exact_runtime if is_exact else mixed_runtime)
+
+    monkeypatch.setattr(Timer, "choose", choosing)
+    bad = outliers.one_bad_product(tmp_path / "checkpoint", 1)
+    manifest = export(tmp_path, cpu_runtime="auto")
+    search = read_search(manifest)
+    assert search is not None and search.kept == (bad,) and search.speedup
+    assert manifest.choices["cpu_runtime"]["runtime"] == mixed_runtime
+    libraries = {each.name for each in native.libraries().values()} if mixed_runtime == "native" else set[str]()
+    assert net_files(tmp_path) == {"model.int8.onnx", "model.int8.onnx.data"} | libraries
+    assert main(["verify", "m", "--repository", str(tmp_path / "repository")]) == 0
 
 
 def test_a_mixed_file_that_is_hardly_faster_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
