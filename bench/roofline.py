@@ -35,7 +35,7 @@ SECONDS, BYTES_A_CORE, SIZE = 1.0, 256 << 20, 2048
 PRODUCTS = frozenset(
     {"MatMul", "Gemm", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulNBits"}
 )
-NATIVE_PRODUCTS = ("Int8Linear", "Int8Head")  # and what follows them in one operator
+NATIVE_PRODUCTS = ("Int8Linear", "Int8Head", "FloatLinear", "Bfloat16Linear")  # and what follows them in one operator
 LAST = "hfx.padding.last"  # read by products of all tokens, in graphs that have others of first tokens alone
 # Operators whose result is their first input in another form, and those that gather single rows of a matrix.
 PASSING = frozenset({"DequantizeLinear", "QuantizeLinear", "Transpose", "Cast", "Reshape", "Identity", "Unsqueeze"})

@@ -39,9 +39,8 @@ def _with_tensorrt(model: Any, repository: Path) -> None:
     from hfx.python_backends.onnxruntime.sessions import open_session
 
     folder = repository / (NAME + names.NET_SUFFIX)
-    accelerator = {"name": TENSORRT, "parameters": {"precision_mode": "FP16"}}
-    config = device_config(folder, "gpu")
-    config = {**config, "optimization": {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}}
+    accelerators = {"gpu_execution_accelerator": [{"name": TENSORRT, "parameters": {"precision_mode": "FP16"}}]}
+    config = device_config(folder, "gpu") | {"optimization": {"execution_accelerators": accelerators}}
     model.session = open_session(config, model_file(config, folder / "1"), "GPU", 0)
 
 
@@ -79,10 +78,7 @@ class Net:
                 guesses=False,  # random weights repeat themselves: guesses would be right as they are for no text
             )
         settings = Settings(
-            max_tokens=batch.new,
-            num_beams=batch.beams,
-            no_repeat_ngram_size=batch.ngram,
-            decoder_prompt=self._start,
+            max_tokens=batch.new, num_beams=batch.beams, no_repeat_ngram_size=batch.ngram, decoder_prompt=self._start
         )
         handles = [self._engines[slots].submit(Request(tuple(prompt), settings)) for prompt in prompts]
         return [handle.result()[0].ids for handle in handles]
@@ -109,9 +105,16 @@ class Encoder:
         return np.stack([answer[names.EMBEDDING] for answer in answers]).astype(np.float32)
 
     def net(self, texts: Sequence[str]) -> Run:
-        """The session that the backend opens, on tensors that are ready."""
+        """The session that the backend opens, on tensors that are ready; on a CPU in runs as large as the backend's."""
+        from hfx.python_backends.onnxruntime.ragged import MAX_ELEMENTS
+
         model = self._model
         encoded = model.encode([{names.TEXT_INPUT: text} for text in texts])
-        feed = {key: np.concatenate([each[key].reshape(-1) for each in encoded]) for key in model.layout.inputs}
-        feed[names.ITEM_SHAPE] = np.array([each[names.INPUT_IDS].shape[1:] for each in encoded], np.int32)
-        return lambda: model.session.run(feed, model.layout.outputs)
+        tokens = sum(each[names.INPUT_IDS].size for each in encoded)
+        size = max(1, MAX_ELEMENTS * len(encoded) // tokens) if model.kind == "CPU" else len(encoded)
+        feeds = [
+            {key: np.concatenate([each[key].reshape(-1) for each in part]) for key in model.layout.inputs}
+            | {names.ITEM_SHAPE: np.array([each[names.INPUT_IDS].shape[1:] for each in part], np.int32)}
+            for part in (encoded[at : at + size] for at in range(0, len(encoded), size))
+        ]
+        return lambda: [model.session.run(feed, model.layout.outputs) for feed in feeds]
