@@ -64,29 +64,31 @@ void normalize(const Norm &n, const float *x, float *y) {
 }
 
 template <typename Weight, int Rows> void multiply_dots(const Dots &d) {
-    for (int first = 0; first < d.count; first += FOLD) {
-        Floats sums[Rows][FOLD] = {};
-        const Weight *other[FOLD];
-        for (int i = 0; i < FOLD; i++) other[i] = static_cast<const Weight *>(d.others) + (first + i < d.count ? first + i : d.count - 1) * d.depth;
+    constexpr int RANKS = Rows > 1 ? DOT_RANKS : FOLD;
+    for (int first = 0; first < d.count; first += RANKS) {
+        Floats sums[Rows][RANKS] = {};
+        const Weight *other[RANKS];
+        for (int i = 0; i < RANKS; i++) other[i] = static_cast<const Weight *>(d.others) + (first + i < d.count ? first + i : d.count - 1) * d.depth;
         for (long k = 0; k < d.depth; k += WIDTH) {
             const long left = d.depth - k;
-            Floats columns[FOLD];
+            Floats columns[RANKS];
 #pragma GCC unroll 4
-            for (int i = 0; i < FOLD; i++) columns[i] = load_part(other[i] + k, left);
+            for (int i = 0; i < RANKS; i++) columns[i] = load_part(other[i] + k, left);
 #pragma GCC unroll 4
             for (int row = 0; row < Rows; row++) {
                 const Floats v = load_part(d.x + row * d.x_stride + k, left);
 #pragma GCC unroll 4
-                for (int i = 0; i < FOLD; i++) sums[row][i] = fused(v, columns[i], sums[row][i]);
+                for (int i = 0; i < RANKS; i++) sums[row][i] = fused(v, columns[i], sums[row][i]);
             }
         }
         for (int row = 0; row < Rows; row++)
-            for (int i = 0; i < FOLD && first + i < d.count; i++) d.out[row * MOST_DOTS + first + i] = sum_of(sums[row][i]);
+            for (int i = 0; i < RANKS && first + i < d.count; i++) d.out[row * MOST_DOTS + first + i] = sum_of(sums[row][i]);
     }
 }
 
 template <typename Weight> void dots_with(const Dots &d) {
-    with_sizes<MOST_DOT_ROWS, 1>(d.rows, 1, [&](auto rows, auto) { multiply_dots<Weight, rows.value>(d); });
+    for (Dots some = d; some.rows > 0; some.x += DOT_ROWS * d.x_stride, some.out += DOT_ROWS * MOST_DOTS, some.rows -= DOT_ROWS)
+        with_sizes<DOT_ROWS, 1>(some.rows, 1, [&](auto rows, auto) { multiply_dots<Weight, rows.value>(some); });
 }
 
 void dots(const Dots &d) { return d.stored == Stored::int8 ? dots_with<int8_t>(d) : dots_with<float>(d); }
