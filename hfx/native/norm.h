@@ -64,25 +64,25 @@ void normalize(const Norm &n, const float *x, float *y) {
 }
 
 template <typename Weight, int Rows> void multiply_dots(const Dots &d) {
-    constexpr int RANKS = Rows > 1 ? DOT_RANKS : FOLD;
-    for (int first = 0; first < d.count; first += RANKS) {
-        Floats sums[Rows][RANKS] = {};
-        const Weight *other[RANKS];
-        for (int i = 0; i < RANKS; i++) other[i] = static_cast<const Weight *>(d.others) + (first + i < d.count ? first + i : d.count - 1) * d.depth;
+    constexpr int AT_ONCE = Rows > 1 ? DOT_RANKS : FOLD;  // a single row waits for memory, which four rows of others read faster
+    for (int first = 0; first < d.count; first += AT_ONCE) {
+        Floats sums[Rows][AT_ONCE] = {};
+        const Weight *other[AT_ONCE];
+        for (int i = 0; i < AT_ONCE; i++) other[i] = static_cast<const Weight *>(d.others) + (first + i < d.count ? first + i : d.count - 1) * d.depth;
         for (long k = 0; k < d.depth; k += WIDTH) {
             const long left = d.depth - k;
-            Floats columns[RANKS];
+            Floats columns[AT_ONCE];
 #pragma GCC unroll 4
-            for (int i = 0; i < RANKS; i++) columns[i] = load_part(other[i] + k, left);
+            for (int i = 0; i < AT_ONCE; i++) columns[i] = load_part(other[i] + k, left);
 #pragma GCC unroll 4
             for (int row = 0; row < Rows; row++) {
                 const Floats v = load_part(d.x + row * d.x_stride + k, left);
 #pragma GCC unroll 4
-                for (int i = 0; i < RANKS; i++) sums[row][i] = fused(v, columns[i], sums[row][i]);
+                for (int i = 0; i < AT_ONCE; i++) sums[row][i] = fused(v, columns[i], sums[row][i]);
             }
         }
         for (int row = 0; row < Rows; row++)
-            for (int i = 0; i < RANKS && first + i < d.count; i++) d.out[row * MOST_DOTS + first + i] = sum_of(sums[row][i]);
+            for (int i = 0; i < AT_ONCE && first + i < d.count; i++) d.out[row * MOST_DOTS + first + i] = sum_of(sums[row][i]);
     }
 }
 

@@ -61,12 +61,13 @@ class Prefill:
             begin = first.rows[0] if first.is_rest else self._part_row
             if first.loads:
                 self._prefixes.load(first.loads, self._cache, begin)
-            # The head gets as many rows as for a whole prompt: with a single one, it may give other bits.
-            count = self._partition.size.of(1) if self._partition.takes_several else 1
-            picked = np.full((1, count), ids.shape[1] - 1, np.int64)
             if first.scored:
                 picked = np.arange(ids.shape[1], dtype=np.int64)[None]
-            if not (self.needs_outputs or first.rows or first.scored or logits):
+            elif self.needs_outputs or first.rows or logits:
+                # The head gets as many rows as for a whole prompt: with a single one, it may give other bits.
+                count = self._partition.size.of(1) if self._partition.takes_several else 1
+                picked = np.full((1, count), ids.shape[1] - 1, np.int64)
+            else:
                 picked = np.empty((1, 0), np.int64)
             return self._run(begin, spans, ids, lengths, logits, picked)
         size = self._partition.size
