@@ -136,6 +136,8 @@ template <int Queries, typename Number> struct Attending : Softmaxes<Queries> {
     using Base = Softmaxes<Queries>;
     using Base::a, Base::vectors, Base::queries, Base::sums, Base::scores;
     alignas(64) float buffer[WIDTH * LARGEST_HEAD];
+    // The rows, or vectors of a row, whose sums for all queries fit into the registers.
+    static constexpr int AT_ONCE = DOT_ROWS * DOT_RANKS / Queries < FOLD ? DOT_ROWS * DOT_RANKS / Queries : FOLD;
 
     using Base::Base;
 
@@ -187,17 +189,19 @@ template <int Queries, typename Number> struct Attending : Softmaxes<Queries> {
             Floats sum[Queries][FOLD] = {};
 #pragma GCC unroll 4
             for (int i = 0; i < FOLD; i++) row[i] = keys + (Full || fold * FOLD + i < rows ? fold * FOLD + i : rows - 1) * vectors * WIDTH;
-            for (long d = 0; d < vectors * WIDTH; d += WIDTH) {
-                Floats key[FOLD];
 #pragma GCC unroll 4
-                for (int i = 0; i < FOLD; i++) key[i] = widened(row[i] + d);
+            for (int first = 0; first < FOLD; first += AT_ONCE)
+                for (long d = 0; d < vectors * WIDTH; d += WIDTH) {
+                    Floats key[AT_ONCE];
 #pragma GCC unroll 4
-                for (int q = 0; q < Queries; q++) {
-                    const Floats query = load<Floats>(queries[q] + d);
+                    for (int i = 0; i < AT_ONCE; i++) key[i] = widened(row[first + i] + d);
 #pragma GCC unroll 4
-                    for (int i = 0; i < FOLD; i++) sum[q][i] = fused(query, key[i], sum[q][i]);
+                    for (int q = 0; q < Queries; q++) {
+                        const Floats query = load<Floats>(queries[q] + d);
+#pragma GCC unroll 4
+                        for (int i = 0; i < AT_ONCE; i++) sum[q][first + i] = fused(query, key[i], sum[q][first + i]);
+                    }
                 }
-            }
 #pragma GCC unroll 4
             for (int q = 0; q < Queries; q++) products[q][fold] = folded(sum[q][0], sum[q][1], sum[q][2], sum[q][3]);
         }
@@ -206,13 +210,8 @@ template <int Queries, typename Number> struct Attending : Softmaxes<Queries> {
     // Adds the weighted rows of the positions from `position` on, for each query up to its length. Rows beyond the
     // length may hold anything.
     template <typename Element> void add_rows(const Element *rows, long count, long position, long at) {
-        for (long d = 0; d < vectors; d += 4)
-            switch (vectors - d) {
-            case 1: add<1>(rows, count, position, at, d); break;
-            case 2: add<2>(rows, count, position, at, d); break;
-            case 3: add<3>(rows, count, position, at, d); break;
-            default: add<4>(rows, count, position, at, d);
-            }
+        for (long d = 0; d < vectors; d += AT_ONCE)
+            with_sizes<1, AT_ONCE>(1, vectors - d, [&](auto, auto vectors_) { add<vectors_.value>(rows, count, position, at, d); });
     }
     template <int Vectors, typename Element> void add(const Element *rows, long count, long position, long at, long d) {
         Floats sum[Queries][Vectors];
