@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hfx import names, native
 from hfx.errors import CheckpointUnsupported, NativeMissing
 from hfx.exporter.options import CpuRuntime
+from hfx.exporter.quantize.generator import ALL_LEVELS, FOUR_LEVELS
 from hfx.python_backends.engine.sessions import CPUINFO, multiplies_bytes_exactly
 
 Name = TypeVar("Name", bound=str)
@@ -88,11 +89,11 @@ class Candidate(Protocol):
 
 
 def weight_levels(cpuinfo: Path = CPUINFO) -> int:
-    """Return the largest int8 weight that ONNX Runtime multiplies correctly on this processor.
+    """Return the `levels` of int8 weights (quantize/generator.py) that are multiplied correctly on this processor.
 
-    x86 without VNNI adds pairs of u8 x s8 products in 16 bits, which overflow if weights have more than 7 bits.
+    x86 without VNNI adds pairs of u8 x s8 products in 16 bits, which overflow if two weights add up to more than 128.
     """
-    return 127 if multiplies_bytes_exactly(cpuinfo) else 63
+    return ALL_LEVELS if multiplies_bytes_exactly(cpuinfo) else FOUR_LEVELS
 
 
 def why_no_native() -> str:

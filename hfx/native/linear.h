@@ -40,7 +40,7 @@ struct Weights {
     // [panels * 64], 0 behind the last column; for int4, `scale` and `start` are [panels][blocks][64]
     const float *scale, *bias;
     const int32_t *start;
-    bool narrow = false;  // int8 from -64 to 64: the sum of two products with u8 fits into 16 bits
+    int groups = 0;  // int8: the pairs of so many groups, at most 2, times u8 can be added in 16 bits
 
     long blocks() const { return block ? depth / block : 1; }
     long bytes() const { return block ? depth * COLUMNS / 2 : depth * COLUMNS; }  // of a panel

@@ -92,9 +92,9 @@ struct Sizes {
     }
 };
 
-// Sets `start` to -128 times each column's sum of bytes, over all inputs or over each block of int4; sets w.narrow.
+// Sets `start` to -128 times each column's sum of bytes, over all inputs or over each block of int4; sets w.groups.
 void fill_start(Weights &w, int32_t *start) {
-    int32_t beyond = w.block != 0;
+    int beyond = 0, four_beyond = 0;  // a weight is beyond 64; the equally signed ones of two pairs add up to more than 128
     const long depth = w.depth / w.blocks();
     int8_t unpacked[MOST_BLOCK * COLUMNS];
     for (long i = 0; i < w.panels * w.blocks(); i++) {
@@ -104,15 +104,19 @@ void fill_start(Weights &w, int32_t *start) {
             chosen->unpack(values, w.block, unpacked);
             values = unpacked;
         }
-        for (long k = 0; k < depth; k += GROUP, values += COLUMNS * GROUP)
+        for (long k = 0; k < depth; k += 2 * GROUP, values += 2 * COLUMNS * GROUP)
             for (int c = 0; c < COLUMNS; c++)
-                for (int j = 0; j < GROUP; j++) {
-                    const int32_t value = values[c * GROUP + j];
-                    sums[c] += value, beyond |= (value > 64) | (value < -64);
+                for (int j = c * GROUP; j < (c + 1) * GROUP; j += 2) {
+                    int32_t above = 0, below = 0;
+                    for (int n = 0; n < 4; n++) {
+                        const int32_t value = values[j + n / 2 * COLUMNS * GROUP + n % 2];
+                        above += value > 0 ? value : 0, below += value < 0 ? value : 0, beyond |= (value > 64) | (value < -64);
+                    }
+                    sums[c] += above + below, four_beyond |= (above > 128) | (below < -128);
                 }
         for (int c = 0; c < COLUMNS; c++) start[i * COLUMNS + c] = -128 * sums[c];
     }
-    w.narrow = !beyond;
+    w.groups = w.block ? 0 : !four_beyond ? 2 : !beyond;
 }
 
 // Copies one value for each column. Each half of a gated product has panels of its own.

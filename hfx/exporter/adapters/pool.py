@@ -23,14 +23,13 @@ from hfx.errors import CheckpointUnsupported
 from hfx.exporter.adapters.adapter_config import MERGE
 from hfx.exporter.adapters.folder import LowRank
 from hfx.exporter.model_files import write_json
-from hfx.exporter.quantize.generator import int8_rows
+from hfx.exporter.quantize.generator import ALL_LEVELS, int8_rows
 from hfx.strict_json import read_text
 
 HEADER = 16  # floats before a low-rank pair, the first of which is the pair's rank
 LAYOUT_FILE = "adapters.json"
 LAYOUT_BYTES = 4 << 20
 LEAST_RANK = 8
-LEVELS = 127  # the largest weight in int8
 LABELS_STEP = 16  # a head with several labels has room for a multiple of this number
 MOST_PARTS = 3  # linears side by side in one operator
 AGAIN = (
@@ -222,7 +221,7 @@ def _write_head(path: str, place: Place, weight: Matrix, bias: Matrix, slot: Mat
 
 def _write_int8(rows: Matrix, part: Matrix) -> Matrix:
     """Write the bytes of `rows` [n, k] in int8 to `part`, and return the scale of each row [n]."""
-    values, scale = int8_rows(rows, LEVELS)
+    values, scale = int8_rows(rows, ALL_LEVELS)
     part.view(np.int8)[: values.size] = values.ravel()
     return scale
 

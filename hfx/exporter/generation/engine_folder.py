@@ -24,7 +24,7 @@ from hfx.exporter.graph.blocks import Attention, Net, Rotary
 from hfx.exporter.graph.generator import GeneratorWriter, choose_graph, log_softmax_graph, top_k_graph
 from hfx.exporter.graph.writer import WeightFile
 from hfx.exporter.quantize.balance import Balances, balanced
-from hfx.exporter.quantize.generator import Formats, KvType
+from hfx.exporter.quantize.generator import ALL_LEVELS, Formats, KvType
 from hfx.exporter.runtime import Runtime, weight_levels
 from hfx.exporter.source import Checkpoint
 from hfx.exporter.tensors import CheckpointTensors
@@ -35,7 +35,6 @@ from hfx.python_backends.engine.spec import FILE_NAME, FORMAT, EngineSpec, read_
 WEIGHTS, ENCODER = "weights.bin", "encoder.onnx"
 LOG_SOFTMAX, TOP_K, CHOOSE = "log_softmax.onnx", "top_k.onnx", "choose.onnx"
 MINIMUM_ONNXRUNTIME = "1.31"  # the first version whose GroupQueryAttention has every option that the graphs use
-ALL_LEVELS = 127
 _balances: WeakKeyDictionary[Checkpoint, Balances] = WeakKeyDictionary()
 NATIVE_DECODER = "native_decoder"
 
@@ -73,7 +72,7 @@ def write_engine_folder(
 ) -> EngineSpec:
     """Write the engine folder of `checkpoint`, and return its engine.json as a spec.
 
-    `levels` is the largest int8 weight: 127, or 63 where u8 x s8 products saturate in pairs (exporter/runtime.py).
+    `levels` are those of int8 weights on the processors that will serve (`weight_levels` in exporter/runtime.py).
     `max_length` replaces the length that a net was trained with, if the net has no table of positions.
     `library` is the library of native operators. If it is given, it is copied into the folder with those for other
     processors beside it, decoders are written for it, and engine.json selects the native runtime.

@@ -33,11 +33,10 @@ from hfx.exporter.encoder.graph.ragged import PADDED, REAL, NodeList, assign
 from hfx.exporter.graph import operators
 from hfx.exporter.graph.panels import panels_of
 from hfx.exporter.options import CpuMath
-from hfx.exporter.quantize.generator import int8_rows
+from hfx.exporter.quantize.generator import ALL_LEVELS, int8_rows
 from hfx.exporter.quiet import replaced
 from hfx.names import ATTENTION_MASK
 
-LEVELS = 127
 BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 INT8, LINEAR, FLOAT_LINEAR, ATTENTION = "Int8", "Int8Linear", "FloatLinear", "SelfAttention"
 BFLOAT16_LINEAR, LOW_RANK = "Bfloat16Linear", "LowRank"
@@ -65,17 +64,16 @@ class Quantized:
 
 def row_wise(
     source: onnx.ModelProto,
-    levels: int = LEVELS,
+    levels: int = ALL_LEVELS,
     kept: Collection[str] = (),
     adapted: Adapted | None = None,
     math: CpuMath = "fp32",
 ) -> Quantized:
     """Replace each attention, each norm, and each product with a constant weight, by an operator.
 
-    A product's operator includes its bias, and its activation or residual. `levels` is the largest weight: 127, or 63
-    on processors without VNNI, whose u8 x s8 products saturate in pairs. The weights whose names are in `kept` stay
-    float32, or become bfloat16 if that is the `math`. Products that are `adapted` have operators for their adapters,
-    too.
+    A product's operator includes its bias, and its activation or residual. `levels` are those of its
+    weights (`weight_levels` in exporter/runtime.py). The weights whose names are in `kept` stay float32, or become
+    bfloat16 if that is the `math`. Products that are `adapted` have operators for their adapters, too.
     """
     model = _copy(row_source(source))
     view = GraphView(model)

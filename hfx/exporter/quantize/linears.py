@@ -26,7 +26,7 @@ def rank_linears(net: Net, formats: Formats, levels: int) -> dict[str, float]:
     """Return linear -> error, the largest first, for the linears that `formats` quantizes.
 
     The error is the root mean square of what changes in the output of the linear's layer, relative to that of the
-    output. `levels` is the largest int8 weight.
+    output. `levels` are those of int8 weights.
     """
     tokens = np.random.default_rng(SEED).integers(0, net.vocab_size, (2, ROWS, min(TOKENS, net.max_length)))
     errors: dict[str, float] = {}

@@ -40,8 +40,8 @@ def rank(
 ) -> dict[str, float]:
     """Return product name -> error, the largest first, of the float graph `model` on `feeds`, each without padding.
 
-    The error is the root mean square of the outputs' differences, relative to that of the outputs. `levels` is the
-    largest int8 weight.
+    The error is the root mean square of the outputs' differences, relative to that of the outputs. `levels` are
+    those of int8 weights.
     """
     parts = [part for product in products for part in product.parts]
     outputs = [value.name for value in model.graph.output]

@@ -38,7 +38,7 @@ class Functions(OnnxRuntime):
 
     @property
     def levels(self) -> int:
-        """The largest weight: 63 on processors whose products of bytes overflow."""
+        """Fewer on processors whose products of bytes overflow."""
         return weight_levels()
 
     def write(self, source: Source) -> Net:

@@ -17,6 +17,7 @@ from hfx.errors import UsageError
 from hfx.exporter.encoder.gate import Gate, limits
 from hfx.exporter.mixed_precision import Precision
 from hfx.exporter.options import CpuMath
+from hfx.exporter.quantize.generator import ALL_LEVELS
 from hfx.exporter.runtime import CpuChoice, Runtime
 from hfx.local import Device, Kind
 from hfx.local.encoder import LocalModel
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     import onnx
 
     from hfx.exporter.quantize.encoder import Quantized
-
-LEVELS = 127
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,8 @@ class Variant(ABC):
 
     @property
     def levels(self) -> int:
-        """The largest weight of a quantized file."""
-        return LEVELS
+        """The levels of the weights of a quantized file (quantize/generator.py)."""
+        return ALL_LEVELS
 
     def settings(self, threads: int) -> dict[str, str]:
         """Return the parameters of NAME_net that any net of this variant has."""

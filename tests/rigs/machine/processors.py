@@ -52,6 +52,6 @@ def int8_error(at_127: float) -> float:
     """Return the limit of a relative error with weights of LEVELS, given the limit `at_127` for 127 levels.
 
     Rounding weights and rounding activations cost about the same at 127 levels, and their squares add up. Activations
-    always have 127 levels, so 63 levels of weights make the limit 1.6 times as large.
+    always have 127 levels. Other weights have steps up to twice as large, which make the limit 1.6 times as large.
     """
-    return at_127 * math.sqrt((1 + (127 / LEVELS) ** 2) / 2)
+    return at_127 if LEVELS == 127 else at_127 * math.sqrt((1 + 2**2) / 2)

@@ -7,22 +7,59 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 from hfx.exporter.graph import blocks, panels
 from hfx.exporter.graph.blocks import constant, joined
 from hfx.exporter.graph.writer import ALIGNMENT, WeightFile
-from hfx.exporter.quantize.generator import int4_blocks, int8_rows
+from hfx.exporter.quantize.generator import ALL_LEVELS, FOUR_LEVELS, int4_blocks, int8_rows
 
 MATRIX = np.random.default_rng(0).standard_normal((37, 50)).astype(np.float32)
 
 
-@pytest.mark.parametrize("levels", [127, 63])
-def test_int8_rows_use_all_levels_and_round_to_the_nearest(levels: int) -> None:
-    values, scale = int8_rows(MATRIX, levels)
-    assert (np.abs(values).max(1) == levels).all()
+def test_int8_rows_use_all_levels_and_round_to_the_nearest() -> None:
+    values, scale = int8_rows(MATRIX, ALL_LEVELS)
+    assert (np.abs(values).max(1) == 127).all()
     assert np.abs(values * scale[:, None] - MATRIX).max() <= scale.max() / 2 * 1.001
+
+
+@pytest.mark.parametrize("inputs", [1, 6, 8, 50, 64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_equally_signed_weights_of_four_inputs_add_up_to_at_most_128(inputs: int, sign: int) -> None:
+    rows = np.random.default_rng(1).standard_normal((200, inputs)).astype(np.float32)
+    rows[:100] = sign * np.abs(rows[:100])
+    values, scale = int8_rows(rows, FOUR_LEVELS)
+    padded = np.zeros((200, -(-inputs // 8), 2, 2, 2), np.int32)  # of inputs 8 i + 4 j + 2 k + l
+    padded.reshape(200, -1)[:, :inputs] = values
+    sums = np.stack([np.maximum(part, 0).sum(axis=(2, 4)).max(axis=(1, 2)) for part in (padded, -padded)]).max(axis=0)
+    assert ((sums >= 124) & (sums <= 128)).all()
+    assert (np.abs(values * scale[:, None] - rows) <= scale[:, None] / 2 * 1.001).all()
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 8, 65, 384, 769])
+def test_onnx_runtime_multiplies_weights_whose_pairs_add_up_to_128(inputs: int) -> None:
+    """Without VNNI, it adds the products of neighbouring inputs in 16 bits."""
+    random = np.random.default_rng(inputs)
+    low, signs = (random.integers(*limits, (-(-inputs // 2), 33)) for limits in ((0, 129), (0, 2)))
+    pairs = np.stack([low, 128 - low], axis=1) * np.where(signs, 1, -1)[:, None]
+    weights = np.clip(pairs.reshape(-1, 33)[:inputs], -128, 127).astype(np.int8)
+    node = helper.make_node("MatMulInteger", ["x", "weights", "zero"], ["y"])
+    ends = [
+        helper.make_tensor_value_info(name, kind, [None, size])
+        for name, kind, size in (("x", TensorProto.UINT8, inputs), ("y", TensorProto.INT32, 33))
+    ]
+    constants = [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(np.array(128, np.uint8), "zero")]
+    graph = helper.make_graph([node], "product", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for count in (1, 2, 4, 7, 13):
+        x = random.choice(np.array([0, 255], np.uint8), (count, inputs))
+        x[0] = 255
+        [found] = session.run(None, {"x": x})
+        assert np.array_equal(found, (x.astype(np.int64) - 128) @ weights)
 
 
 def test_a_row_of_zeros_stays_zero() -> None:

@@ -45,10 +45,13 @@ def test_an_int8_row_has_the_same_bits_in_any_batch_with_any_threads(library: Pa
         assert_same_bits(operator(x[start : start + count]), expected[start : start + count])
 
 
+@pytest.mark.parametrize("most", [64, 32])  # AVX2 adds the products of two weights in 16 bits, or of four
 @pytest.mark.parametrize("name", ["", "GatedSilu"])
-def test_seven_bit_weights_give_the_same_bits_with_all_kernels(library: Path, any_library: Path, name: str) -> None:
+def test_small_weights_give_the_same_bits_with_all_kernels(
+    library: Path, any_library: Path, name: str, most: int
+) -> None:
     usual, x = random_linear(100, 130), random_rows(70, 100)
-    linear = Linear(np.clip(usual.values, -64, 64), usual.scale, usual.bias)
+    linear = Linear(np.clip(usual.values, -most, most), usual.scale, usual.bias)
     found, expected = (Operator(each, f"Int8Linear{name}", linear)(x) for each in (library, any_library))
     assert_same_bits(found, expected)
     if not name:
@@ -83,10 +86,31 @@ def test_nan_and_infinity_change_only_their_own_int8_row(library: Path, value: f
 
 @pytest.mark.parametrize("weights", [(127, -127, -128), (64, -64, 63), (65, -65, 1)])
 def test_extreme_weights_of_the_most_inputs_do_not_overflow(library: Path, weights: tuple[int, ...]) -> None:
-    """AVX2 without VNNI has one method for weights up to 64, and another for larger ones."""
+    """AVX2 without VNNI has a method for weights up to 64, and another for larger ones."""
     values = np.repeat(np.array(weights, np.int8)[:, None], 65536, axis=1)
     linear = Linear(values, np.ones(3, np.float32), np.zeros(3, np.float32))
     x = np.repeat(np.array([[1], [-1]], np.float32), 65536, axis=1).repeat(5, axis=0)
+    assert_same_bits(Operator(library, "Int8Linear", linear)(x), linear(x))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        (64, 64, 0, 0),
+        (32, 32, 32, 32),
+        (1, 127, 0, 0),
+        (-128, 0, 0, 0),
+        (0, -64, -63, -1),
+        (64, 1, 64, 0),
+        (-64, 0, 0, -65),
+    ],
+)
+def test_the_largest_weights_that_avx2_adds_in_16_bits_do_not_overflow(library: Path, weights: tuple[int, ...]) -> None:
+    """Up to 128, the products of four inputs are added; the last two are beyond."""
+    four = np.reshape(weights, (2, 1, 2))  # of inputs 8 i + (0, 1) and 8 i + (4, 5)
+    values = np.tile(np.concatenate([four, four[..., ::-1]], axis=1).reshape(8), (70, 64)).astype(np.int8)
+    linear = Linear(values, np.ones(70, np.float32), np.zeros(70, np.float32))
+    x = np.repeat(np.array([[1], [-1]], np.float32), 512, axis=1).repeat(9, axis=0)
     assert_same_bits(Operator(library, "Int8Linear", linear)(x), linear(x))
 
 
