@@ -251,11 +251,13 @@ def session_figures(child: Child, load: CaseLoad) -> dict[str, float | None]:
 
 
 def _served(target: Target, figures: Figures, session: str, load: CaseLoad) -> dict[str, float | None]:
-    """About two seconds by perf_analyzer, of at least five requests of each caller."""
+    """About two seconds by perf_analyzer, of at least five requests of each caller; waits until the server is idle."""
     case, requests = load
     known = figures.median(session, case.name, "requests/s") or 100.0
     limits = replace(case.limits, requests=max(5 * case.rows, round(known * SERVED_SECONDS)))
     found = run_figures(measure(target, case.plan, MeasureSpec(requests, limits, tool="perf_analyzer", stream=False)))
+    with Client(target.grpc_url) as client:  # its text comes after those whose answers perf_analyzer left
+        client.infer(target.model, requests.at(0).inputs)
     return {**found, "ms": found["p50 ms"]}
 
 
