@@ -74,7 +74,7 @@ def check_products(spec: EngineSpec, cpuinfo: Path = CPUINFO) -> None:
     if spec.needs_vnni and not multiplies_bytes_exactly(cpuinfo):
         raise ProcessorUnsuited(
             "this processor has no VNNI instructions, without which ONNX Runtime's products of 8-bit weights overflow",
-            "Use native operators, export the model on such a processor, which gives it 7-bit weights, or in fp32",
+            "Use native operators, export the model on such a processor, which gives it smaller weights, or in fp32",
         )
 
 
