@@ -25,7 +25,7 @@ from hfx.python_backends.onnxruntime.ragged import answer as answer_requests
 from hfx.python_backends.onnxruntime.sessions import open_session
 from tests.rigs.checkpoints import tiny_checkpoints, tiny_encoders
 from tests.rigs.files import onnx_toys
-from tests.rigs.machine.processors import HAS_NATIVE, LEVELS
+from tests.rigs.machine.processors import HAS_NATIVE, LEVELS, int8_error
 from tests.rigs.machine.tiers import full
 from tests.rigs.servers.onnxruntime_rig import Recording, batch_input, string_parameters
 from tests.unit.exporter.test_encoder_linears import LIBRARIES, kinds
@@ -127,7 +127,7 @@ def test_operators_of_attention_answer_like_the_float_graph(model_type: str) -> 
     want = answer(onnx_toys.session(graph), ids, mask, inputs)
     for path in LIBRARIES:
         got = answer(onnx_toys.session(quantized.model, operators=path), ids, mask, inputs)
-        np.testing.assert_allclose(got, want, atol=0.12 * np.abs(want).max())
+        np.testing.assert_allclose(got, want, atol=int8_error(0.12) * np.abs(want).max())
 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "electra"])

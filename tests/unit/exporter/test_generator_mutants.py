@@ -31,8 +31,11 @@ pytestmark = pytest.mark.slow
 FRESH = 24  # texts that the gate has not seen, twice
 # In int8, the gate refuses the other random models without any fault, or their tokens don't depend on the texts.
 CASES = [*(f"{family} fp32" for family in ("gpt2", "qwen2", "neox", "opt", "bart", "t5")), "gpt2 int8", "opt int8"]
-# About 2 % of the tokens of fresh texts change, and less than the limit of 1 % of those of the gate's texts.
-MISSED = {"opt int8": ["decoder: shifted rows of model.decoder.embed_positions.weight[2:82]"]}
+# 1 to 2 % of the tokens of fresh texts change, and less than the limit of 1 % of those of the gate's texts.
+MISSED = {
+    "gpt2 int8": ["decoder: swapped rows of words"],  # without VNNI
+    "opt int8": ["decoder: shifted rows of model.decoder.embed_positions.weight[2:82]"],
+}
 
 
 def fresh_reference(plan: GeneratorPlan, artefacts: GeneratorArtefacts, seed: int) -> Reference:
