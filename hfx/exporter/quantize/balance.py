@@ -18,7 +18,7 @@ import numpy as np
 from hfx.exporter.graph.blocks import FloatArray, Layer, Linear, Net, Norm, Stack
 from hfx.exporter.graph.linear import ACTIVATION_LEVELS
 from hfx.exporter.graph.reference import run_net
-from hfx.exporter.quantize.generator import Formats, int8_scale
+from hfx.exporter.quantize.generator import ALL_LEVELS, Formats
 
 ROWS, TOKENS, SEED = 8, 32, 0
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # the shares of a channel's size to try, as exponents; the best one is used
@@ -82,7 +82,7 @@ def best_factors(rows: FloatArray, linears: tuple[Linear, ...], levels: int) -> 
     """Return the divisors of the channels of `rows` [n, channels] with the least error of int8 products with `linears`.
 
     The expected error of a product assumes uniform rounding: a row's step is its peak / 127, and the step of an output
-    is its scale with `levels`.
+    is its largest weight / 127, or about 63 if `levels` bound the sum of four.
     """
     peak = np.abs(rows).max(axis=0)
     middle = float(np.median(peak))
@@ -91,14 +91,16 @@ def best_factors(rows: FloatArray, linears: tuple[Linear, ...], levels: int) -> 
     energies, steps = np.zeros(len(candidates)), np.zeros(len(candidates))
     for linear in linears:
         for chunk in linear.weight.chunks():
+            squares = chunk**2
             for index, factors in enumerate(candidates):
-                scaled = chunk * factors
-                energies[index] += np.square(scaled).sum()
-                steps[index] += np.square(int8_scale(scaled, levels)).sum()
+                scaled = squares * factors**2
+                energies[index] += scaled.sum()
+                steps[index] += scaled.max(axis=1).sum()
     evened = [(rows / factors) ** 2 for factors in candidates]
     row_steps = np.array([each.max(axis=1).mean() for each in evened]) / ACTIVATION_LEVELS**2
     row_energies = np.array([each.sum(axis=1).mean() for each in evened])
-    errors = row_steps * energies + row_energies * steps
+    largest = levels if levels == ALL_LEVELS else levels / 2
+    errors = row_steps * energies + row_energies * steps / largest**2
     best: FloatArray = candidates[int(errors.argmin())]
     return best
 

@@ -79,28 +79,26 @@ FORMATS_TRIED: Mapping[Precision, tuple[Formats, ...]] = {
 
 
 def int8_rows(rows: FloatArray, levels: int) -> tuple[NDArray[np.int8], FloatArray]:
-    """Return `rows` [n, k] in int8, symmetric around 0, and the scale of each row [n]; `levels` as in int8_scale."""
-    scale = int8_scale(rows, levels)
+    """Return `rows` [n, k] in int8, symmetric around 0, and the scale of each row [n].
+
+    The largest weight is `levels`. With FOUR_LEVELS, these are the most that equally signed weights of inputs
+    8 i + (0, 1, 4, 5) or (2, 3, 6, 7) add up to: so many products are added in 16 bits where there is AVX2 alone
+    (native/x86/linear_avx2.cpp).
+    """
+    if levels == FOUR_LEVELS:
+        above = np.maximum(rows, 0)
+        peak = np.maximum(_largest_four(above), _largest_four(np.subtract(above, rows, out=above)))
+    else:
+        peak = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    scale = np.maximum(peak, TINY).astype(np.float32) / np.float32(levels)
     values = rows / scale[:, None]  # at most `levels`, apart from rounding
     return np.rint(values, out=values).astype(np.int8), scale
 
 
-def int8_scale(rows: FloatArray, levels: int) -> FloatArray:
-    """Return the scale of each of `rows` [n, k], with which the largest weight is `levels`.
-
-    With FOUR_LEVELS, these are the most that equally signed weights of inputs 8 i + (0, 1, 4, 5) or (2, 3, 6, 7) add up
-    to: so many products are added in 16 bits where there is AVX2 alone (native/x86/linear_avx2.cpp).
-    """
-    if levels == FOUR_LEVELS:
-        peak = np.maximum(_largest_four(np.maximum(rows, 0)), _largest_four(np.maximum(-rows, 0)))
-    else:
-        peak = np.maximum(rows.max(axis=1), -rows.min(axis=1))
-    return np.maximum(peak, TINY).astype(np.float32) / np.float32(levels)
-
-
 def _largest_four(rows: FloatArray) -> FloatArray:
-    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8)))
-    pairs = padded[:, ::2] + padded[:, 1::2]
+    if missing := -rows.shape[1] % 8:
+        rows = np.pad(rows, ((0, 0), (0, missing)))
+    pairs = rows[:, ::2] + rows[:, 1::2]
     sums: FloatArray = np.maximum(pairs[:, ::4] + pairs[:, 2::4], pairs[:, 1::4] + pairs[:, 3::4]).max(axis=1)
     return sums
 
