@@ -1,12 +1,11 @@
 // For processors with AVX2 but without VNNI: the same results as the VNNI kernels, computed by vpmaddubsw, which adds
 // pairs of products in 16 bits.
 //
-// vpmaddubsw multiplies u8 by s8, and 255 * 127 * 2 would saturate. If all weights are from -64 to 64, no pair
-// saturates. If also neither the positive nor the negative ones of four weights add up to more than 128, as in files
-// that are exported on such a processor, two pairs are added in 16 bits. For other weights, the sign of the weight is
-// moved to the row: the factors are |w| <= 128 as u8, and r with the sign of w as s8, where r = q - 128 is from -127 to
-// 127. A pair is then at most 2 * 128 * 127 = 32,512. Sums of q begin at -128 times the sum of the weights, and sums of
-// r begin at 0.
+// vpmaddubsw multiplies u8 by s8, and 255 * 127 * 2 would saturate. If neither the positive nor the negative ones of four
+// weights add up to more than 128, as in files that are exported on such a processor, two pairs are added in 16 bits. If
+// all weights are from -64 to 64, no pair saturates. For other weights, the sign of the weight is moved to the row: the
+// factors are |w| <= 128 as u8, and r with the sign of w as s8, where r = q - 128 is from -127 to 127. A pair is then at
+// most 2 * 128 * 127 = 32,512. Sums of q begin at -128 times the sum of the weights, and sums of r begin at 0.
 //
 // Two of four vector units multiply, so a core computes 42 products a cycle with four added in 16 bits, of which 4 rows
 // reach 86 %. With two it computes 32, or 21 with signs to move, of which 4 rows reach 97 % (Zen 3). For int4, see
