@@ -102,7 +102,7 @@ def test_the_commands_of_a_page_work_from_export_to_answer(
     with ExitStack() as stack:
         for language, text in tagged_blocks(page, "bash", "python"):
             lines = re.sub(rf"^({NOT_TYPED}).*$", ":", text, flags=re.MULTILINE)
-            if not VNNI:  # 7-bit weights cost small generators more than 1 % of their tokens
+            if not VNNI:  # coarser weights cost small generators more than 1 % of their tokens
                 lines = re.sub(r"^(hfx export .*)$", r"\1 --max-drop 0.06", lines, flags=re.MULTILINE)
             before, *after = re.split(r"^hfx serve$|^hfx serve .*$", lines, flags=re.MULTILINE)
             run(language, with_ports(before, server), environment, tmp_path)

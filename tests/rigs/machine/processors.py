@@ -1,7 +1,7 @@
 """What tests may expect of the processor that they run on.
 
-An x86 processor without VNNI adds u8 x s8 products in pairs, in 16 bits, which saturate if weights have more than 63
-levels; on such a processor hfx writes weights of at most 63 levels. ONNX Runtime's MatMulNBits also has separate
+An x86 processor without VNNI adds u8 x s8 products in pairs, in 16 bits, which saturate if two weights add up to more
+than 128; on such a processor hfx writes coarser weights (FOUR_LEVELS). ONNX Runtime's MatMulNBits also has separate
 kernels for a single row there: they add up in another order, so that the last bits differ from those of two or more
 rows.
 """

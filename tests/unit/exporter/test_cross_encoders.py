@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hfx.local.encoder import LocalModel
-from tests.rigs.checkpoints.published import VNNI, export_checkpoint
+from tests.rigs.checkpoints.published import export_checkpoint
 from tests.rigs.checkpoints.sentence_answers import scores
 from tests.rigs.checkpoints.sentence_models import (
     HIDDEN,
@@ -105,7 +105,6 @@ def test_several_labels_have_the_scores_of_predict(tmp_path: Path, name: str) ->
         assert [scores(model, [pair], **options)[0] for pair in PAIRS] == found
 
 
-@pytest.mark.skipif(not VNNI, reason="without VNNI weights have 7 bits, by which random ones lose more")
 def test_int8_scores_of_several_labels_are_measured_by_the_best(tmp_path: Path) -> None:
     recipe, labels = LABELS["plain"]
     reference = write_cross_encoder(tmp_path, recipe, labels)

@@ -206,7 +206,7 @@ def test_a_graph_that_is_wrong_at_long_texts_alone_is_refused(
 ) -> None:
     family, change = WRONG[name]
     if family == "t5" and precision == "int8" and not VNNI:
-        pytest.skip("without VNNI weights have 7 bits, and what they lose of a random T5 hides the distances")
+        pytest.skip("without VNNI weights are coarser, and what they lose of a random T5 hides the distances")
     changed(change)
     found = figures(of_family(family), tmp_path, precision, runtime)
     with pytest.raises(VerificationFailed, match="of texts up to"):

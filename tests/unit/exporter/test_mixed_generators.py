@@ -30,7 +30,7 @@ from tests.rigs.machine.tiers import full
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("least_texts")]
 
 NEEDS_NATIVE = pytest.mark.skipif(not HAS_NATIVE, reason="no native kernels for this processor")
-# What int8 without the bad linear may change: 1.1 % of tokens where weights have 63 levels; with it, 22 % change.
+# What int8 without the bad linear may change: 1.1 % of tokens with weights up to 63; with it, 22 % change.
 INT8_DROP = 0.03
 OWN_COMMAND = ["export", "checkpoint", "--name", "m", "--precision", "int8", "--device", "cpu"]
 

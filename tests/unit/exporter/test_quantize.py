@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from hfx.exporter.quantize import encoder as quantize
 from hfx.exporter.quantize.encoder import Quantized, half
+from hfx.exporter.quantize.generator import ALL_LEVELS, FOUR_LEVELS
 from hfx.native import library
 from tests.rigs.checkpoints import tiny_checkpoints
 from tests.rigs.files import onnx_toys
@@ -155,10 +156,14 @@ def test_a_weight_that_other_nodes_read_keeps_its_floats(further: Callable[..., 
     np.testing.assert_array_equal(onnx_toys.run(row_wise(model).model, x=sentences(1))[1], wanted)
 
 
-def test_weights_have_the_levels() -> None:
-    model = row_wise(product(weight(HIDDEN, OUTER)), levels=63).model
+@pytest.mark.parametrize("levels", [ALL_LEVELS, FOUR_LEVELS])
+def test_weights_have_the_levels(levels: int) -> None:
+    model = row_wise(product(weight(HIDDEN, OUTER)), levels).model
     (int8,) = [onnx.numpy_helper.to_array(i) for i in model.graph.initializer if i.data_type == TensorProto.INT8]
-    assert np.abs(int8).max() == 63
+    assert int8.shape == (1, HIDDEN // 4, 64, 4)
+    # Where products are added in 16 bits, two neighbours of one group of four inputs and of the next one share a sum.
+    four = np.maximum(np.stack([int8, -int8]).astype(int), 0).reshape(2, HIDDEN // 8, 2, 64, 2, 2).sum(axis=(2, 5))
+    assert np.abs(int8).max() == 127 if levels == ALL_LEVELS else 124 <= four.max() <= 128
 
 
 def onnxruntime(model: onnx.ModelProto) -> Callable[[np.ndarray], np.ndarray]:

@@ -43,7 +43,7 @@ from tests.rigs.machine.tiers import since_transformers
     ],
     ids=["server", "client", "without VNNI", "Arm"],
 )
-def test_weights_have_seven_bits_where_products_would_saturate(line: str, levels: int, tmp_path: Path) -> None:
+def test_sums_of_four_weights_are_bounded_where_products_would_saturate(line: str, levels: int, tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\n{line}\n")
     assert weight_levels(cpuinfo) == levels
